@@ -37,6 +37,7 @@ from ratchet.gateway.engines.openai import OpenAiEngine
 from ratchet.gateway.engines.policies import PolicyEngine
 from ratchet.gateway.engines.replicas import Replicas
 from ratchet.gateway.handlers import Handlers
+from ratchet.gateway.kv_bundles import Bundles
 from ratchet.gateway.kv_responses import Responses
 from ratchet.gateway.kv_routes import Routes
 from ratchet.gateway.models import Models
@@ -133,7 +134,8 @@ def chat_request(**members: Any) -> Request:
 async def alone(folder: Path, *, keep_alive_s: float = 60.0, streams_bytes: int = 1_000_000) -> AsyncIterator[Alone]:
     """No role has a policy, and one upstream answers for all of them."""
     server, broker, info = Server(), fake_broker(), EngineInfo(name="engine")
-    routes = Routes(asyncio.Event().wait, folder, lease_s=20.0, monotonic=lambda: 0.0)  # type: ignore[arg-type]
+    bundles = Bundles(lambda: None, folder / "bundles")
+    routes = Routes(asyncio.Event().wait, folder, lease_s=20.0, monotonic=lambda: 0.0, bundles=bundles)  # type: ignore[arg-type]
     outbox = Outbox(CONTRACTS, "gateway", NoSpool())
     notes, memory = PeerUpdates(), StreamMemory(streams_bytes)
     spent = list[tuple[str, int, float]]()

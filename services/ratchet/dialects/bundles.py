@@ -58,8 +58,13 @@ class Applier:
         self._mode = bundle.instructions.mode if bundle.instructions else APPEND
         self._examples = [msgspec.to_builtins(example) for example in bundle.examples]
 
-    def apply(self, dialect: ApiDialect, request: CallRequest) -> CallRequest:
-        """The request as the engine gets it. Raises `BadRequest` where it lacks a variable, or cannot be read."""
+    def apply(
+        self, dialect: ApiDialect, request: CallRequest, read: Callable[[Fields], CallRequest] | None = None
+    ) -> CallRequest:
+        """The request as the engine gets it; `read`: how it was read, where that is not the dialect's way.
+
+        Raises `BadRequest` where it lacks a variable, or cannot be read.
+        """
         api, bundle = _APIS[dialect.name], self.bundle
         fields = dict(request.fields)
         messages = request.messages
@@ -73,9 +78,9 @@ class Applier:
         _sample(fields, bundle, api)
         if bundle.response_format is not None:
             api.respond(fields, bundle.response_format)
-        read = dialect.read(fields) if dialect is not CHAT else _chat(request, fields, messages)
+        changed = _chat(request, fields, messages) if dialect is CHAT else (read or dialect.read)(fields)
         return msgspec.structs.replace(
-            read,
+            changed,
             headers=request.headers,
             query=request.query,
             answer_id=request.answer_id,

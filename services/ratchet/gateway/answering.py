@@ -16,6 +16,7 @@ from ratchet.core.errors import BadRequest, NotFound, Rejected
 from ratchet.core.rules.capture import Reason
 from ratchet.core.service.problems import HttpError, http_error
 from ratchet.dialects.api_dialect import ENGINE_FIELDS
+from ratchet.dialects.requests import CallRequest
 from ratchet.dialects.streams import UNREADABLE
 from ratchet.gateway import metrics
 from ratchet.gateway.call_router import CallRouter
@@ -31,6 +32,7 @@ from ratchet.gateway.engines.base import (
     EngineError,
     EngineFailed,
     EventReply,
+    PolicyUnfit,
     request_id_of,
 )
 from ratchet.gateway.recorder import Recorder
@@ -174,7 +176,7 @@ class Answering:
             metrics.series(metrics.LATENCY, header.policy.role, policy_label(header)).observe(spent)
         begun_s = answer.begun_s if answer else None
         failure = error if isinstance(error, HttpError) else None
-        engine, policy = call.engine.info.name, call.assignment.policy.name
+        engine, served = call.choice.engine.info.name, call.choice.served.name
         fault = error.fault if isinstance(error, EngineFailed) else None
         if isinstance(error, str):  # the engine's own words within a stream that had begun
             fault = BROKE
@@ -184,6 +186,7 @@ class Answering:
             header=msgspec.structs.replace(header, turns=call.arm.turns),
             dialect=call.dialect.name,
             request=call.sent,
+            asked=msgspec.json.encode(call.asked.fields) if call.asked is not None else None,
             answer=answer.raw if answer else b"",
             answer_dialect=answer.dialect.name if answer else None,
             kept=answer is None or answer.kept,
@@ -194,33 +197,34 @@ class Answering:
             error=None if error is None else str(error),
             barred=barred,
             logprob_mode=self._logprob_modes.get(engine),
-            price=FREE if call.cached else self._prices.price_of(engine, policy.removeprefix(f"{engine}:")),
+            price=FREE if call.cached else self._prices.price_of(engine, served.removeprefix(f"{engine}:")),
             request_id=request_id_of(answer.headers if answer else failure.headers if failure else ()),
         )
         self._recorder.record_call(call.arm, job)
 
     async def _ask(self, call: Call) -> Answer:
         """From the cache, else from the engine."""
-        policy = call.assignment.policy
-        if self._router.takes_no_tools(call.engine, call.arm.role, policy) and call.request.may_call_tools:
-            message = NO_TOOLS.format(policy=policy.name)
+        engine, assignment, served, _ = call.choice
+        asked = _changed(call)
+        if self._router.takes_no_tools(engine, call.arm.role, assignment.policy) and asked.may_call_tools:
+            message = NO_TOOLS.format(policy=assignment.policy.name)
             raise BadRequest(message, param="tools", code="unsupported_parameter")
         call.cache_key = None
-        if self._cache.may_serve(policy.digest, call.request.sampling):
-            dialect, request = call.dialect, call.request
+        if self._cache.may_serve(served.digest, asked.sampling):
+            dialect, request = call.dialect, asked
             if dialect.translation is not None:
                 dialect, request = dialect.translation.to, dialect.translation.request(request)
-            call.cache_key = cache_key(policy.digest, dialect.path, ENGINE_FIELDS[dialect.name](request, policy.name))
+            call.cache_key = cache_key(served.digest, dialect.path, ENGINE_FIELDS[dialect.name](request, served.name))
             cached = self._cache.get_value(call.cache_key)
             metrics.CACHE_LOOKUPS.labels("miss" if cached is None else "hit").inc()
             if cached is not None:
                 call.cached, call.header = True, msgspec.structs.replace(call.header, engine=CACHE)
                 return Answered(dialect, request, cached, of_policy=True)
-        answer = await call.engine.ask(call.dialect, call.request, policy, call.arm.role)
+        answer = await engine.ask(call.dialect, asked, served, call.arm.role)
         _name_replica(call, answer.reply.replica)
         if isinstance(answer.reply, EventReply):
             return await self._begun(answer, answer.reply)
-        return checked(call.engine.info.name, answer, answer.reply)
+        return checked(engine.info.name, answer, answer.reply)
 
     def _keep(self, key: bytes, answer: Answer) -> None:
         """Put a whole answer into the cache; a stream as the answer that it is."""
@@ -248,21 +252,34 @@ class Answering:
     def _fall_back(self, call: Call, failure: EngineFailed) -> bool:
         """Record the failure as a turn of its own and turn to the next engine; False when no one is left."""
         failed = call.header
-        following = self._router.fall_back(call.arm, call.engine, call.assignment, call.request.model, failure)
+        following = self._router.fall_back(call.arm, call.choice, call.request.model, failure)
         if following is None:
             return False
         call.header = msgspec.structs.replace(failed, turn_id=new_id())  # the agent knows the other id as its answer's
         self._record_failure(call, failure)
-        call.engine, call.assignment = following
+        call.choice, engine = following, following.engine
         call.started = time.perf_counter()
-        policy = claim_of(failed.role, call.assignment, mixed=call.arm.mixed)
-        call.header = msgspec.structs.replace(failed, policy=policy, engine=call.engine.info)
-        to = "stable" if self._router.serves_policies(call.engine) else call.engine.info.name
+        policy = claim_of(failed.role, following.assignment, mixed=call.arm.mixed)
+        call.header = msgspec.structs.replace(failed, policy=policy, engine=engine.info)
+        to = "stable" if self._router.serves_policies(engine) else engine.info.name
         metrics.FALLBACKS.labels(failed.role, to).inc()
         return True
 
 
+def _changed(call: Call) -> CallRequest:
+    """The request as the engine gets it. Raises `PolicyUnfit` where the policy cannot be applied to it."""
+    bundle, call.asked = call.choice.bundle, None
+    if bundle is None:
+        return call.request
+    try:
+        call.asked = bundle.apply(call.dialect, call.request)
+    except BadRequest as error:
+        message = f"{call.choice.assignment.policy.name} cannot answer this call: {error}"
+        raise PolicyUnfit(400, message, code="policy_unfit") from error
+    return call.asked
+
+
 def _name_replica(call: Call, replica: str | None) -> None:
     if replica is not None:
-        engine = msgspec.structs.replace(call.engine.info, replica=replica)
+        engine = msgspec.structs.replace(call.choice.engine.info, replica=replica)
         call.header = msgspec.structs.replace(call.header, engine=engine)

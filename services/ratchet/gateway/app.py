@@ -25,7 +25,8 @@ from ratchet.bus.contracts import Contracts
 from ratchet.bus.kv import Bucket
 from ratchet.bus.outbox import Outbox
 from ratchet.bus.spool import Spool
-from ratchet.core.contract.state import RESPONSES, SealedResponse
+from ratchet.core.contract.bundle import Bundle
+from ratchet.core.contract.state import BUNDLES, RESPONSES, SealedResponse
 from ratchet.core.errors import ConfigError
 from ratchet.core.rules.access import AGENT_SCOPES
 from ratchet.core.service.asgi import JsonApi
@@ -53,6 +54,7 @@ from ratchet.gateway.error_shapes import MessagesErrors, error_json
 from ratchet.gateway.guard import Guard, RateLimit
 from ratchet.gateway.handlers import Handlers
 from ratchet.gateway.http_api import route_finder
+from ratchet.gateway.kv_bundles import Bundles
 from ratchet.gateway.kv_responses import Responses
 from ratchet.gateway.kv_routes import Routes
 from ratchet.gateway.models import Models
@@ -155,7 +157,8 @@ class _Routing:
 
 def _routing(settings: Settings, constants: Constants, recording: _Recording, closing: AsyncExitStack) -> _Routing:
     broker, folder = recording.broker, settings.shared.data_dir / "gateway"
-    routes = Routes(broker.bus, folder, lease_s=constants.lease_s, monotonic=time.monotonic)
+    bundles = Bundles(lambda: Bucket(bus, BUNDLES, Bundle) if (bus := broker.connected) else None, folder / "bundles")
+    routes = Routes(broker.bus, folder, lease_s=constants.lease_s, monotonic=time.monotonic, bundles=bundles)
     transports = list(map(transport_to, settings.upstreams))
     for transport in transports:
         closing.push_async_callback(transport.close)

@@ -4,15 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 from ratchet.core.contract import Start
+from ratchet.core.contract.policy_manifest import BUNDLE
 from ratchet.core.contract.state import PolicyVersion, ServedPolicy
 from ratchet.core.rules.arms import Assignment
+from ratchet.dialects.bundles import Applier
 from ratchet.gateway import metrics
-from ratchet.gateway.domain.routing import Arm, assign, fall_back, fall_back_upstream, pin, start_of
-from ratchet.gateway.engines.base import Engine, EngineFailed, Upstream
+from ratchet.gateway.domain.routing import (
+    AS_SENT,
+    Arm,
+    assign,
+    fall_back,
+    fall_back_upstream,
+    pin,
+    stable_by,
+    start_of,
+)
+from ratchet.gateway.engines.base import Engine, EngineFailed, NotServed, PolicyUnfit, Upstream
+from ratchet.gateway.engines.policies import NoEngine
 from ratchet.gateway.kv_routes import Routes
 from ratchet.gateway.models import unserved
+
+
+class Choice(NamedTuple):
+    """Who answers a call, and by which policy."""
+
+    engine: Engine
+    assignment: Assignment
+    served: ServedPolicy
+    """The policy as the engine knows it: of a bundle, the adapter or the upstream's model."""
+    bundle: Applier | None = None
+    """What the policy changes of the call."""
 
 
 class CallRouter:
@@ -37,6 +61,11 @@ class CallRouter:
         self._now = now
         self._engine_of = engine_of
 
+    async def prepare(self, role: str, version: PolicyVersion | None) -> None:
+        """Have at hand what the policies that may answer a role's call change of it; `version`: the one it names."""
+        named = [served_of(version)] if version is not None else []
+        await self._routes.bundles.prepare([*self._routes.policies_of(role), *named])
+
     def assign(
         self,
         arm: Arm,
@@ -45,7 +74,7 @@ class CallRouter:
         *,
         subject_ref: Callable[[], str | None],
         pinned: bool = False,
-    ) -> tuple[Engine, Assignment]:
+    ) -> Choice:
         """Who answers the trajectory's call: the named version, else its arm's policy, else an upstream.
 
         `asked`: the model as the agent named it. `pinned`: who serves it now, as if the agent had named that version.
@@ -54,8 +83,8 @@ class CallRouter:
         Announces an arm that it draws, before the gateway asks any engine. Raises `NotFound`.
         """
         if version is not None or pinned:
-            engine, served = self.serving(arm.role, version, asked)
-            return engine, pin(served, arm)
+            choice = self.serving(arm.role, version, asked)
+            return choice._replace(assignment=pin(choice.assignment.policy, arm))
         route, is_first = self._routes.get_route(arm.role), arm.assignment is None
         if route is not None:
             lapsed = self._routes.has_lapsed(arm.role) or self._is_blind()
@@ -65,27 +94,17 @@ class CallRouter:
                 if is_first:
                     start = start_of(route, arm, assignment, lapsed=lapsed, at=self._now(), subject_ref=subject_ref())
                     self._announce(start)
-                return self._engine_of(arm.role), assignment
-        upstream = _first_upstream(self._upstreams, arm, asked, None)
-        if upstream is None:
-            raise unserved(asked, arm.role)
-        return upstream
+                return self._choice(arm.role, assignment, asked)
+        return self._upstream(arm.role, asked)
 
-    def serving(self, role: str, version: PolicyVersion | None, asked: str) -> tuple[Engine, ServedPolicy]:
+    def serving(self, role: str, version: PolicyVersion | None, asked: str) -> Choice:
         """Who answers for a role outside every trajectory: the named version, else stable, else an upstream.
 
         `asked`: the model as the agent named it. Raises `NotFound`.
         """
-        if version is not None:
-            served = ServedPolicy(version=version.version, name=version.name, digest=version.digest)
-            return self._engine_of(role), served
         route = self._routes.get_route(role)
-        if route is not None and route.stable is not None:
-            return self._engine_of(role), route.stable
-        others = self.upstreams_for(role, asked)
-        if not others:
-            raise unserved(asked, role)
-        return others[0]
+        policy = served_of(version) if version is not None else route.stable if route is not None else None
+        return self._upstream(role, asked) if policy is None else self._choice(role, stable_by(policy), asked)
 
     def serves_policies(self, engine: Engine) -> bool:
         """Whether an engine serves Ratchet's own policies."""
@@ -100,25 +119,61 @@ class CallRouter:
         served = [(upstream, upstream.policy_for(role, asked)) for upstream in self._upstreams]
         return [(upstream, model) for upstream, model in served if model is not None]
 
-    def fall_back(
-        self, arm: Arm, engine: Engine, failed: Assignment, asked: str, failure: EngineFailed
-    ) -> tuple[Engine, Assignment] | None:
-        """Who answers after `engine` has failed: stable after another policy, unless the engine is unreachable, then
-        the upstreams after `engine`. None when no one is left."""
-        if self.serves_policies(engine) and not failure.unreachable:
-            stable = fall_back(self._routes.get_route(arm.role), arm, failed)
-            if stable is not None:
-                return self._engine_of(arm.role), stable
-        position = next((n for n, upstream in enumerate(self._upstreams) if upstream is engine), -1)
-        return _first_upstream(self._upstreams[position + 1 :], arm, asked, failed)
+    def fall_back(self, arm: Arm, failed: Choice, asked: str, failure: EngineFailed) -> Choice | None:
+        """Who answers after a failure: stable after another policy, unless the engine that it shares is unreachable,
+        then the upstreams after the one that failed, by the same bundle. None when no one is left."""
+        stable = fall_back(self._routes.get_route(arm.role), arm, failed.assignment)
+        if stable is not None:
+            choice = self._choice(arm.role, stable, asked)
+            if not failure.unreachable or choice.engine is not failed.engine:
+                return choice
+        if isinstance(failure, PolicyUnfit):
+            return None
+        position = next((n for n, upstream in enumerate(self._upstreams) if upstream is failed.engine), -1)
+        for upstream in self._upstreams[position + 1 :]:
+            model = upstream.policy_for(arm.role, asked)
+            assignment = fall_back_upstream(model, arm, failed.assignment) if model else None
+            if model is not None and assignment is not None:
+                return Choice(upstream, assignment, model, failed.bundle)
+        return None
+
+    def _choice(self, role: str, assignment: Assignment, asked: str) -> Choice:
+        """Who answers by a policy. One that nothing can answer for gets an engine that says why."""
+        policy = assignment.policy
+        if policy.version != AS_SENT and not policy.bundle:
+            return Choice(self._engine_of(role), assignment, policy)
+        bundle = self._routes.bundles.find(policy.digest) if policy.bundle else None
+        if policy.bundle and bundle is None:
+            unread = NotServed(503, f"the gateway has not read the bundle of {policy.name}", code="engine_unavailable")
+            return Choice(NoEngine(unread), assignment, policy)
+        model = bundle.bundle.model if bundle is not None else None
+        if model is not None and model.digest is not None:
+            served = ServedPolicy(version=policy.version, name=model.name, digest=model.digest)
+            return Choice(self._engine_of(role), assignment, served, bundle)
+        if model is None:
+            candidates = self.upstreams_for(role, asked)
+            why = f"no upstream answers for {role}"
+        else:
+            named = [upstream for upstream in self._upstreams if upstream.info.name == model.upstream]
+            served = ServedPolicy(version=policy.version, name=f"{model.upstream}:{model.name}", digest="")
+            candidates = [(upstream, served) for upstream in named]
+            why = f"{policy.name} asks the upstream {model.upstream}, which RATCHET_GATEWAY_UPSTREAMS does not name"
+        if not candidates:
+            return Choice(NoEngine(PolicyUnfit(502, why, code="engine_unavailable")), assignment, policy, bundle)
+        return Choice(candidates[0][0], assignment, candidates[0][1], bundle)
+
+    def _upstream(self, role: str, asked: str) -> Choice:
+        """The first one that maps a role without a policy. Raises `NotFound`."""
+        for upstream, model in self.upstreams_for(role, asked):
+            return Choice(upstream, stable_by(model), model)
+        raise unserved(asked, role)
 
 
-def _first_upstream(
-    upstreams: Sequence[Upstream], arm: Arm, asked: str, failed: Assignment | None
-) -> tuple[Upstream, Assignment] | None:
-    for upstream in upstreams:
-        model = upstream.policy_for(arm.role, asked)
-        assignment = fall_back_upstream(model, arm, failed) if model else None
-        if assignment is not None:
-            return upstream, assignment
-    return None
+def served_of(version: PolicyVersion) -> ServedPolicy:
+    """A registered version as routes name it."""
+    return ServedPolicy(
+        version=version.version,
+        name=version.name,
+        digest=version.digest,
+        bundle=version.kind == BUNDLE and version.version != AS_SENT,
+    )

@@ -21,7 +21,7 @@ from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.contract.turn import Trace
 from ratchet.core.errors import BadRequest, NotFound
 from ratchet.core.rules.access import KeyScope
-from ratchet.core.rules.arms import PINNED, Assignment
+from ratchet.core.rules.arms import PINNED
 from ratchet.core.rules.chat.links import Digested
 from ratchet.core.rules.texts import NAME_CHARACTERS
 from ratchet.core.service.asgi import Request
@@ -29,7 +29,7 @@ from ratchet.dialects.api_dialect import ApiDialect
 from ratchet.dialects.requests import ADAPTER_ID, CallRequest, end_user_of, read_fields, value_of
 from ratchet.dialects.responses.answers import RESPONSE_PREFIX
 from ratchet.dialects.responses.dialect import RESPONSES
-from ratchet.gateway.call_router import CallRouter
+from ratchet.gateway.call_router import CallRouter, Choice
 from ratchet.gateway.continuing import Continuing
 from ratchet.gateway.domain.identity import (
     NAMING_MEMBERS,
@@ -42,7 +42,6 @@ from ratchet.gateway.domain.identity import (
 )
 from ratchet.gateway.domain.routing import Arm, Arms, claim_of
 from ratchet.gateway.domain.turns import TurnHeader
-from ratchet.gateway.engines.base import Engine
 from ratchet.gateway.models import Models
 from ratchet.gateway.peer_sync import PeerSync
 
@@ -121,7 +120,7 @@ def _read_with_digests(dialect: ApiDialect, body: bytes) -> Read:
 
 @dataclass(slots=True)
 class Call:
-    """One call on its way; assignment, engine and header change when a fallback takes over."""
+    """One call on its way; choice and header change when a fallback takes over."""
 
     dialect: ApiDialect
     request: CallRequest
@@ -130,12 +129,13 @@ class Call:
     arm: Arm
     recognised: Recognised
     """Its trajectory, and by what the gateway recognised that."""
-    assignment: Assignment
-    engine: Engine
+    choice: Choice
     header: TurnHeader
     started: float
     owner: str
     """Who may continue its response."""
+    asked: CallRequest | None = None
+    """The request as the engine gets it, where the policy changes it."""
     cache_key: bytes | None = None
     """Under which the cache keeps its answer; None where the answer depends on chance."""
     cached: bool = False
@@ -151,7 +151,7 @@ class Call:
             (TRAJECTORY, self.header.trajectory_id.encode()),
             (b"x-ratchet-trajectory-by", self.recognised.by.encode()),
             (b"x-ratchet-turn", self.header.turn_id.encode()),
-            (b"x-ratchet-policy", self.assignment.policy.name.encode("latin-1", "replace")),
+            (b"x-ratchet-policy", self.choice.assignment.policy.name.encode("latin-1", "replace")),
             (b"x-ratchet-arm", self.header.policy.arm.encode()),
         ]
         return [*headers, (b"x-ratchet-cache", b"hit")] if self.cached else headers
@@ -200,7 +200,8 @@ class CallOpener:
             if caller.key_id is not None and caller.allows(KeyScope.FEEDBACK, model.role):
                 arm.called_by(caller.key_id)
             subject = partial(_subject_ref, asking, asked, session, self.subject_key)
-            engine, assignment = self._assign(recognised, arm, version, asked.model, subject, pinned=pinned)
+            await self.router.prepare(model.role, version)
+            choice = self._assign(recognised, arm, version, asked.model, subject, pinned=pinned)
         except NotFound as error:
             raise NotFound(str(error), param=asked.named_by, code="model_not_found") from error
         asked = msgspec.structs.replace(
@@ -216,8 +217,8 @@ class CallOpener:
             trajectory_id=recognised.trajectory_id,
             role=arm.role,
             at=at,
-            policy=claim_of(arm.role, assignment, mixed=arm.mixed),
-            engine=engine.info,
+            policy=claim_of(arm.role, choice.assignment, mixed=arm.mixed),
+            engine=choice.engine.info,
             turns=arm.turns,
             session_id=session,
             agent_id=agent,
@@ -228,7 +229,7 @@ class CallOpener:
             key_id=request.caller.key_id,
             trace=_trace_of(request),
         )
-        return Call(dialect, asked, sent, arm, recognised, assignment, engine, header, time.perf_counter(), owner)
+        return Call(dialect, asked, sent, arm, recognised, choice, header, time.perf_counter(), owner)
 
     def _user_ref(self, asked: CallRequest) -> str | None:
         user = end_user_of(asked) if self.user_key is not None else None
@@ -245,7 +246,7 @@ class CallOpener:
         subject_ref: Callable[[], str | None],
         *,
         pinned: bool,
-    ) -> tuple[Engine, Assignment]:
+    ) -> Choice:
         """Who answers. Raises `NotFound`; then the call is over, and its retry may come."""
         try:
             return self.router.assign(arm, version, model, subject_ref=subject_ref, pinned=pinned)

@@ -14,11 +14,12 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
 from ratchet.bus.tasks import UntilStopped
 from ratchet.core.contract import encode
-from ratchet.core.contract.state import POLICIES, PolicyVersion, Route
+from ratchet.core.contract.state import POLICIES, PolicyVersion, Route, ServedPolicy
 from ratchet.core.errors import BusUnavailable, NotFound, Unavailable
 from ratchet.core.rules.arms import newest_by
 from ratchet.core.service.files import write_whole
 from ratchet.gateway.domain.routing import Lease, has_lapsed, is_overdue, observe, without_canary
+from ratchet.gateway.kv_bundles import Bundles
 
 log = structlog.get_logger()
 
@@ -35,8 +36,11 @@ class Routes:
         *,
         lease_s: float,
         monotonic: Callable[[], float],
+        bundles: Bundles,
     ) -> None:
         self._connect = connect
+        self.bundles = bundles
+        """What policies that are bundles change of calls."""
         self._routes_file, self._versions_file = folder / "routes.json", folder / "versions.json"
         self._on_disk: dict[Path, bytes] = {}
         self._lease_s = lease_s
@@ -55,6 +59,12 @@ class Routes:
     def get_route(self, role: str) -> Route | None:
         """The route of a role, None when there is none."""
         return self._routes.get(role)
+
+    def policies_of(self, role: str) -> list[ServedPolicy]:
+        """The policies that a role's route names: stable, previous, canary."""
+        route = self._routes.get(role)
+        named = (route.stable, route.previous, route.canary.policy if route.canary else None) if route else ()
+        return [policy for policy in named if policy is not None]
 
     def roles(self) -> list[str]:
         """Roles that serve a policy."""
@@ -130,6 +140,8 @@ class Routes:
                 self._store(self._routes_file, {role: without_canary(route) for role, route in self._routes.items()})
             if any("." in key for key in keys):
                 self._store(self._versions_file, self._versions)
+            for key in keys:
+                await self.bundles.prepare(self.policies_of(key))
             self._has_read = True
 
     def _take_over(self, key: str, stored: msgspec.Raw | None) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 from ratchet.core.contract.turn import Usage
 from ratchet.core.errors import BadRequest, NotFound
 from ratchet.core.rules.access import KeyScope
 from ratchet.core.service.asgi import Request, Response, json_response
-from ratchet.dialects.messages.dialect import asked_of, read_call_of
+from ratchet.dialects.messages.dialect import MESSAGES, asked_of, read_call_of
 from ratchet.dialects.messages.reading import count_of, estimate
 from ratchet.dialects.requests import ADAPTER_ID, Body, read_fields, value_of
 from ratchet.gateway import metrics
@@ -43,8 +44,11 @@ class OtherCalls:
         """
         call = await self.reader.apply(lambda body: read_call_of(read_fields(body), counting=True), request.body)
         model, version = await self.models.resolve(call.model, request.caller, exact=call.named_by == ADAPTER_ID)
-        engine, policy = self.router.serving(model.role, version, call.model)
-        count = await engine.count_tokens(call, policy, model.role)
+        await self.router.prepare(model.role, version)
+        choice = self.router.serving(model.role, version, call.model)
+        if choice.bundle is not None:
+            call = choice.bundle.apply(MESSAGES, call, partial(read_call_of, counting=True))
+        count = await choice.engine.count_tokens(call, choice.served, model.role)
         counted = estimate(asked_of(call).chat) if count is None else count
         by = b"estimated" if count is None else b"exact"
         return json_response({"input_tokens": counted}, headers=[(COUNTED_BY, by)])

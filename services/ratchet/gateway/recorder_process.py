@@ -28,7 +28,7 @@ from ratchet.bus.clock import utc_now
 from ratchet.bus.envelope import Record, Sealer
 from ratchet.core.contract import MESSAGES, JsonObject, Turn
 from ratchet.core.contract.gateway_notes import CallNote
-from ratchet.core.contract.turn import Constraint, Usage
+from ratchet.core.contract.turn import Applied, Constraint, Usage
 from ratchet.core.errors import InvalidMessage, Rejected
 from ratchet.core.rules.capture import Reason
 from ratchet.core.rules.chat.links import call_ids, extended, prefix_digests, repeated_ids
@@ -60,6 +60,7 @@ from ratchet.gateway.domain.turns import (
     UNSEARCHED,
     TurnHeader,
     TurnRequest,
+    applied_of,
     bare_turn,
     turn_of,
     without_ids,
@@ -96,6 +97,8 @@ class CallJob(msgspec.Struct, frozen=True, array_like=True, tag="call"):
     answer: bytes
     """As the engine gave it: whole, or as events; empty without one."""
     latency_ms: float | None
+    asked: bytes | None = None
+    """The request as the engine got it, in the agent's API, where the policy's bundle changed it."""
     answer_dialect: str | None = None
     """Name of the API in which the engine answered, where it is another one."""
     streamed: bool = False
@@ -121,7 +124,7 @@ class CallJob(msgspec.Struct, frozen=True, array_like=True, tag="call"):
     @property
     def size(self) -> int:
         """Bytes that it takes up."""
-        return len(self.request) + len(self.answer)
+        return len(self.request) + len(self.asked or b"") + len(self.answer)
 
 
 class EventJob(msgspec.Struct, frozen=True, array_like=True, tag="event"):
@@ -187,9 +190,11 @@ class RecordMaker:
 
     def _record_call(self, job: CallJob) -> Recorded:
         """Find what the call continues, make the turn, redact it, seal it, and remember the call for the next one."""
-        request = APIS[job.dialect].read(read_fields(job.request))
-        constraint = constraint_of(request)
-        answer = _answer_of(job, request, moved=isinstance(constraint, Irreproducible))
+        dialect = APIS[job.dialect]
+        request = dialect.read(read_fields(job.request))
+        asked = dialect.read(read_fields(job.asked)) if job.asked is not None else request
+        constraint = constraint_of(asked)
+        answer = _answer_of(job, asked, moved=isinstance(constraint, Irreproducible))
         messages = request.messages_of(job.choice)
         conversation = self._conversations.open(job.header.trajectory_id, job.header.role)
         for note in job.elsewhere:
@@ -198,10 +203,10 @@ class RecordMaker:
         parent, continues = _parent_of(conversation, job.header, messages, digests)
         hint = job.header.parent_hint if parent is None else None
         index = parent.index + 1 if parent else job.header.turns if hint else 0
-        asked = TurnRequest(
+        prompted = TurnRequest(
             messages=messages,
             tools=request.value("tools") or None,
-            sampling=request.sampling,
+            sampling=asked.sampling,
             digest=hashlib.sha256(job.request).hexdigest(),
             index=index,
             attempt=conversation.next_attempt(parent.turn_id if parent else hint, index),
@@ -210,8 +215,9 @@ class RecordMaker:
             parent_hint=hint,
             parameters=parameters_of(request, job.header.role),
             constraint=constraint if isinstance(constraint, Constraint) else None,
+            applied=applied_of(request, asked, job.choice) if asked is not request else None,
         )
-        whole = turn_of(job.header, asked, answer, job.latency_ms)
+        whole = turn_of(job.header, prompted, answer, job.latency_ms)
         cost_usd = None
         if job.price is not None and answer.usage is not None:
             cost_usd = job.price.cost_of(answer.usage, with_prompt=job.choice == 0)
@@ -244,15 +250,20 @@ class RecordMaker:
             if known is None:
                 self._tools.put_redacted(turn.tools_digest, tools)
         baggage = turn.trace.baggage if turn.trace else None
-        apart = {"baggage": baggage, "constraint": msgspec.to_builtins(turn.constraint)}
+        apart = {
+            "baggage": baggage,
+            "constraint": msgspec.to_builtins(turn.constraint),
+            "applied": msgspec.to_builtins(turn.applied),
+        }
         texts = redact(apart | {name: getattr(turn, name) for name in _TEXTS})
         counts = Counter(texts.counts) + Counter(tools.counts)
         if not counts:
             return turn
         baggage = texts.value.pop("baggage")
         trace = turn.trace and msgspec.structs.replace(turn.trace, baggage=baggage)
-        constraint = msgspec.convert(texts.value.pop("constraint"), Constraint | None)
-        safe = msgspec.structs.replace(turn, tools=tools.value, trace=trace, constraint=constraint, **texts.value)
+        kinds = {"constraint": Constraint | None, "applied": Applied | None}
+        typed = {name: msgspec.convert(texts.value.pop(name), kind) for name, kind in kinds.items()}
+        safe = msgspec.structs.replace(turn, tools=tools.value, trace=trace, **typed, **texts.value)
         return without_tokens(safe, Reason.REDACTED, counts)
 
     def _seal(self, job: CallJob, turn: Turn) -> Recorded:
@@ -282,6 +293,7 @@ def _past_call(turn: Turn, answer: Answer, messages: Sequence[JsonObject], diges
         digest=extended(digest, spoken),
         token_ids=array("i", ids),
         tools_digest=turn.tools_digest,
+        applied=turn.applied.digest if turn.applied else None,
         redacted=turn.trainable.reason == Reason.REDACTED,
         system=system_digest(messages),
         call_ids=frozenset(call_ids(spoken)),
@@ -307,6 +319,7 @@ def _call_note(turn: Turn, call: PastCall | None) -> CallNote:
         digest=call.digest.hex(),
         system=call.system.hex() or None,
         tools_digest=call.tools_digest,
+        applied=call.applied,
         redacted=call.redacted,
         call_ids=[
             call_id for call_id in call.call_ids if 0 < len(call_id) <= NOTED_CHARACTERS and call_id.isprintable()
@@ -354,6 +367,7 @@ def without_unsearchable(turn: Turn) -> Turn:
         tools=[tool for tool in turn.tools if searchable(tool)] if turn.tools else None,
         parameters=turn.parameters if searchable(turn.parameters) else None,
         constraint=turn.constraint if searchable(msgspec.to_builtins(turn.constraint)) else None,
+        applied=turn.applied if searchable(msgspec.to_builtins(turn.applied)) else None,
         error=turn.error if searchable(turn.error) else LEFT_OUT,
     )
     return without_tokens(safe, UNSEARCHED)

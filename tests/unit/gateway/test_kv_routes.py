@@ -15,6 +15,7 @@ from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import FakeBus, eventually
 from ratchet.core.contract.state import POLICIES, Route
 from ratchet.core.errors import NotFound, Unavailable
+from ratchet.gateway.kv_bundles import Bundles
 from ratchet.gateway.kv_routes import Routes
 from tests.support.fake_bus import fake_bus
 from tests.support.gateway_scene import canary_route, put_routes, served, version
@@ -27,7 +28,7 @@ async def following(bus: Any, folder: Path, *, monotonic: Callable[[], float] = 
     async def connect() -> Any:
         return bus
 
-    routes = Routes(connect, folder, lease_s=20.0, monotonic=monotonic)
+    routes = Routes(connect, folder, lease_s=20.0, monotonic=monotonic, bundles=Bundles(lambda: None, folder))
     running = asyncio.create_task(routes.run())
     try:
         yield routes

@@ -14,6 +14,7 @@ from ratchet.core.rules.access import ANYONE, Caller
 from ratchet.core.service.asgi import Request
 from ratchet.gateway.domain.prices import Price, Prices
 from ratchet.gateway.engines.openai import OpenAiEngine
+from ratchet.gateway.kv_bundles import Bundles
 from ratchet.gateway.kv_routes import Routes
 from ratchet.gateway.models import Models
 from ratchet.gateway.other_calls import OtherCalls
@@ -22,7 +23,9 @@ from tests.support.gateway_alone import Server, alone
 
 
 def models(folder: Path, upstream: dict[str, str], **names: object) -> Models:
-    routes = Routes(asyncio.Event().wait, folder, lease_s=20.0, monotonic=lambda: 0.0)  # type: ignore[arg-type]
+    routes = Routes(
+        asyncio.Event().wait, folder, lease_s=20.0, monotonic=lambda: 0.0, bundles=Bundles(lambda: None, folder)
+    )  # type: ignore[arg-type]
     return Models(routes, [OpenAiEngine(Server(), "provider", upstream)], **names)  # type: ignore[arg-type]
 
 

@@ -125,15 +125,16 @@ def test_stable_is_not_asked_twice_and_never_in_the_place_of_a_version_asked_for
     assert fall_back(None, trajectory(1), CANARY) is None
 
 
-def test_another_server_mixes_a_trajectory_unless_the_role_never_had_a_policy() -> None:
+def test_another_server_in_a_policys_place_mixes_a_trajectory() -> None:
     conversation = trajectory(1)
     fallback = fall_back_upstream(OTHER, conversation, CANARY)
     assert fallback is not None
     assert claim_of("support", fallback, mixed=conversation.mixed).arm == "mixed"
-    fresh = trajectory(1)
-    assert fall_back_upstream(OTHER, fresh, None) == Assignment("stable", 0.0, OTHER)
-    assert fresh.mixed is False
-    assert fall_back_upstream(OTHER, fresh, Assignment("pinned", 0.0, NEW)) is None
+    assert fall_back_upstream(OTHER, trajectory(1), Assignment("pinned", 0.0, NEW)) is None
+
+
+def test_after_an_upstream_in_stables_place_stable_is_not_asked_again() -> None:
+    assert fall_back(ROUTE, trajectory(1), Assignment("stable", 0.0, OTHER)) is None
 
 
 def observed(lease: Lease | None, at: Route, now_s: float) -> Lease:

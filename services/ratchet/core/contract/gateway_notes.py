@@ -88,6 +88,8 @@ class CallNote(Value, frozen=True, kw_only=True, omit_defaults=True):
     system: Digest | None = None
     """Of its system prompt as it was sent."""
     tools_digest: Sha256 | None = None
+    applied: Sha256 | None = None
+    """Of what the policy's bundle made of the request."""
     redacted: bool = False
     call_ids: Annotated[list[Text], Meta(max_length=256)] = field(default_factory=list[Text])
     """Ids of the tool calls of its answer."""

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Sequence
 
 from ratchet.bus.message import JsonObject
 from ratchet.core.contract.trajectory import Trajectory
-from ratchet.core.contract.turn import Turn
+from ratchet.core.contract.turn import Applied, Turn
 from ratchet.core.rules.chat import chat_messages, chat_of_turns, conversation_of, readable
+from ratchet.core.rules.chat.conversations import Segment
 
 
 def is_captured(trajectory: Trajectory, turns: Sequence[Turn]) -> bool:
@@ -38,26 +39,47 @@ def own_turns(trajectory: Trajectory, turns: Sequence[Turn]) -> Sequence[Turn]:
 
 
 def recorded_chat(trajectory: Trajectory, turns: Sequence[Turn]) -> list[JsonObject]:
-    """The chat from the system prompt to the last answer. Raises `ChatError`.
+    """The chat from the system prompt to the last answer, as the engine got it. Raises `ChatError`.
 
     `turns`: all that were recorded with it; a branch's prompts may build on calls of the conversation that it left.
     """
     if not is_captured(trajectory, turns):
         return chat_messages(trajectory)
     last = next((entry.turn_ref for entry in reversed(trajectory.turns) if entry.turn_ref), None)
-    return chat_of_turns(turns, last) if last else []
+    return _as_applied(chat_of_turns(turns, last), applied_to(turns, last)) if last else []
 
 
 def recorded_parts(trajectory: Trajectory, turns: Sequence[Turn]) -> list[tuple[list[JsonObject], int]]:
-    """The chats of the trajectory, oldest first, with the index from which on each is news: the last one is
-    `recorded_chat`. Its agent began each of the others anew, with a shorter history. Raises `ChatError`."""
+    """The chats of the trajectory, oldest first, each as the engine got it, with the index from which on it is news.
+
+    The last one is `recorded_chat`. Its agent began each of the others anew, with a shorter history. Raises
+    `ChatError`.
+    """
     if not is_captured(trajectory, turns):
         return [(chat_messages(trajectory), 0)]
     conversation = conversation_of(turns, [entry.turn_ref for entry in trajectory.turns if entry.turn_ref])
     if conversation is None:
         return []
-    parts = [(readable(part.messages), part.own_from) for part in conversation.segments()]
+    parts = [_part(segment, turns) for segment in conversation.segments()]
     return parts if conversation.is_branch else [(parts[0][0], 0), *parts[1:]]
+
+
+def _part(segment: Segment, turns: Sequence[Turn]) -> tuple[list[JsonObject], int]:
+    chat = readable(segment.messages)
+    seen = _as_applied(chat, applied_to(turns, segment.calls[max(segment.calls)].turn_id))
+    return seen, segment.own_from + len(seen) - len(chat)
+
+
+def applied_to(turns: Sequence[Turn], turn_id: str) -> Applied | None:
+    """What the policy's bundle made of a call's request: a turn has it only where it differs from that of the call
+    which it continues. None where nothing was changed, and where the turn that has it is not there."""
+    by_digest = {turn.applied.digest: turn.applied for turn in turns if turn.applied and turn.applied.head is not None}
+    call = next((turn for turn in turns if turn.turn_id == turn_id), None)
+    return by_digest.get(call.applied.digest) if call is not None and call.applied is not None else None
+
+
+def _as_applied(chat: list[JsonObject], applied: Applied | None) -> list[JsonObject]:
+    return chat if applied is None else [*(applied.head or ()), *chat[applied.replaced or 0 :]]
 
 
 def in_call_order(turns: Iterable[Turn]) -> list[Turn]:
@@ -66,8 +88,12 @@ def in_call_order(turns: Iterable[Turn]) -> list[Turn]:
 
 
 def offered_tools(trajectory: Trajectory, turns: Sequence[Turn]) -> list[JsonObject]:
-    """The tools that were offered last: by the turns, else by the task."""
-    offered = last_tools(in_call_order(own_turns(trajectory, turns)))
+    """The tools that the engine was offered last: by the turns, else by the task."""
+    calls = in_call_order(own_turns(trajectory, turns))
+    applied = applied_to(turns, calls[-1].turn_id) if calls else None
+    if applied is not None and applied.tools is not None:
+        return applied.tools
+    offered = last_tools(calls)
     return offered if offered is not None else trajectory.task_context.tools or []
 
 

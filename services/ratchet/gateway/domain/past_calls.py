@@ -108,6 +108,8 @@ class PastCall:
     tools_digest: str | None
     redacted: bool
     """The recorder took something out of this call, or out of one that it continues."""
+    applied: str | None = None
+    """Digest of what the policy's bundle made of its request."""
     system: bytes = b""
     """Digest of its system prompt as it was sent; that of the messages leaves digits out."""
     call_ids: frozenset[str] = frozenset()
@@ -158,6 +160,7 @@ class Conversation:
                 digest=bytes.fromhex(note.digest),
                 token_ids=array("i"),
                 tools_digest=note.tools_digest,
+                applied=note.applied,
                 redacted=note.redacted,
                 system=bytes.fromhex(note.system or ""),
                 call_ids=frozenset(note.call_ids),

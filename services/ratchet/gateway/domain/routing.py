@@ -20,6 +20,8 @@ ENDERS = 8
 """So many keys of a trajectory's calls are remembered."""
 PROCESSES = 256
 """Most processes whose turns are counted beside those of this one: as many as answer one trajectory, and restarts."""
+AS_SENT = 0
+"""The version of each role that changes nothing of its calls: upstreams answer it."""
 LEASE_S = 20.0
 """A canary weight lapses after this long without an observed renewal. The deployer renews every 5 s."""
 
@@ -222,23 +224,25 @@ def pin(policy: ServedPolicy, arm: Arm) -> Assignment:
 def fall_back(route: Route | None, arm: Arm, failed: Assignment) -> Assignment | None:
     """Stable in the place of a canary, or of a former stable that the trajectory kept, for good.
 
-    None when stable itself failed, when the role has none, or when the agent named the version. The trajectory becomes
-    mixed: from here on it counts for no arm, and no learner uses it.
+    None when stable itself failed, or an upstream after it, when the role has none, or when the agent named the
+    version. The trajectory becomes mixed: from here on it counts for no arm, and no learner uses it.
     """
-    if failed.arm == PINNED or route is None or route.stable is None or failed.policy == route.stable:
+    if failed.arm == PINNED or route is None or route.stable is None:
+        return None
+    if failed.policy == route.stable or not failed.policy.digest:
         return None
     arm.mixed = True
     arm.assignment = Assignment(STABLE, failed.weight, route.stable)
     return arm.assignment
 
 
-def fall_back_upstream(model: ServedPolicy, arm: Arm, failed: Assignment | None) -> Assignment | None:
-    """Another server's model in the place of a policy that failed, or (`failed` is None) for a role without a policy.
+def stable_by(policy: ServedPolicy) -> Assignment:
+    """What answers where no arm is drawn: for a role without a policy, and outside every trajectory."""
+    return Assignment(STABLE, 0.0, policy)
 
-    None when the agent named the version that failed.
-    """
-    if failed is None:
-        return Assignment(STABLE, 0.0, model)
+
+def fall_back_upstream(model: ServedPolicy, arm: Arm, failed: Assignment) -> Assignment | None:
+    """Another server's model in the place of a policy that failed. None when the agent named the version that did."""
     if failed.arm == PINNED:
         return None
     arm.mixed = True

@@ -12,10 +12,11 @@ from typing import cast
 import msgspec
 
 from ratchet.core.contract import JsonObject, PolicyClaim, Turn
-from ratchet.core.contract.turn import Constraint, EngineInfo, PromptTokens, Sampling, Trace, Trainable
+from ratchet.core.contract.turn import Applied, Constraint, EngineInfo, PromptTokens, Sampling, Trace, Trainable
 from ratchet.core.rules.capture import Reason
 from ratchet.core.rules.recorded import ids_digest
 from ratchet.dialects.answers import PROCESSED, RAW, Answer
+from ratchet.dialects.requests import CallRequest
 from ratchet.gateway.domain.past_calls import PastCall
 
 CANCELLED, CACHED = Reason.CANCELLED, Reason.CACHED
@@ -72,6 +73,8 @@ class TurnRequest:
     parameters: JsonObject | None = None
     constraint: Constraint | None = None
     """What the answer was constrained to."""
+    applied: Applied | None = None
+    """What the policy's bundle made of it."""
 
 
 LOGPROB_NOISE = 1e-6
@@ -119,6 +122,7 @@ def turn_of(header: TurnHeader, request: TurnRequest, answer: Answer, latency_ms
         trace=header.trace,
         tools_digest=tools_digest,
         tools=list(request.tools) if request.tools and not known_tools else None,
+        applied=_new_part(request.applied, parent),
         response=answer.message,
         sampling=request.sampling,
         parameters=request.parameters,
@@ -139,6 +143,32 @@ def turn_of(header: TurnHeader, request: TurnRequest, answer: Answer, latency_ms
         behavior_logprobs=list(answer.logprobs) if answer.logprobs is not None else None,
         logprob_mode=mode if answer.logprobs is not None else None,
     )
+
+
+def applied_of(sent: CallRequest, got: CallRequest, choice: int = 0) -> Applied:
+    """How the request that an engine got differs from the one that the agent sent; `choice`: of which answer."""
+    before, after = sent.messages_of(choice), got.messages_of(choice)
+    same = sum(
+        1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(reversed(before), reversed(after), strict=False))
+    )
+    tools = got.value("tools") or []
+    shape = got.value("response_format")
+    applied = Applied(
+        digest="",
+        replaced=len(before) - same,
+        head=list(after[: len(after) - same]),
+        tools=tools if tools != (sent.value("tools") or []) else None,
+        parameters={"response_format": shape} if shape != sent.value("response_format") else None,
+    )
+    digest = hashlib.sha256(msgspec.json.encode(applied, order="deterministic")).hexdigest()
+    return msgspec.structs.replace(applied, digest=digest)
+
+
+def _new_part(applied: Applied | None, parent: PastCall | None) -> Applied | None:
+    """What a turn says of it: where the call that it continues had the same, only the digest."""
+    if applied is None or parent is None or parent.applied != applied.digest:
+        return applied
+    return Applied(digest=applied.digest)
 
 
 def bare_turn(header: TurnHeader, digest: str, reason: str, latency_ms: float | None) -> Turn:

@@ -125,8 +125,8 @@ class EngineFailed(EngineError):
         broken_off: bool = False,
     ) -> None:
         super().__init__(status, message, code=code, reply=reply)
-        self.fault = UNSERVED if unreachable else BROKE
-        """As turns name it."""
+        self.fault: str | None = UNSERVED if unreachable else BROKE
+        """As turns name it; None where it is no engine's."""
         self.unreachable = unreachable
         """Nothing listens at the address: another policy of the same engine cannot answer either."""
         self.broken_off = broken_off
@@ -139,6 +139,17 @@ class NotServed(EngineFailed):
     def __init__(self, status: int, message: str, *, code: str | None, reply: Reply | None = None) -> None:
         super().__init__(status, message, code=code, reply=reply)
         self.fault = UNSERVED
+
+
+class PolicyUnfit(EngineFailed):
+    """The policy cannot answer this call, whatever engine is asked: stable may, and nothing answers in stable's place.
+
+    It counts as a failure of the policy.
+    """
+
+    def __init__(self, status: int, message: str, *, code: str | None) -> None:
+        super().__init__(status, message, code=code)
+        self.fault = None
 
 
 class CallRefused(EngineError):

@@ -104,9 +104,13 @@ class PolicyEngine:
 
 
 class NoEngine:
-    """Fails in the place of the engine of a role that none serves: an upstream may answer."""
+    """Fails in the place of an engine: that of a role that none serves, or of a policy that none can answer for."""
 
     info = EngineInfo(name="none")
+
+    def __init__(self, failure: EngineFailed | None = None) -> None:
+        """`failure`: by default that no engine serves the role; an upstream may answer."""
+        self._given = failure
 
     async def ask(self, dialect: ApiDialect, request: CallRequest, policy: ServedPolicy, role: str) -> EngineAnswer:  # noqa: ARG002
         """See `Engine`."""
@@ -117,6 +121,8 @@ class NoEngine:
         raise self._failure(role)
 
     def _failure(self, role: str) -> EngineFailed:
+        if self._given is not None:
+            return self._given
         message = f"no engine serves the role {role}: the operator can add it to the roles of one (RATCHET_ENGINES)"
         return EngineFailed(502, message, code="engine_unavailable", unreachable=True)
 

@@ -8,7 +8,7 @@ import pytest
 from ratchet.bus.message import JsonObject
 from ratchet.core.contract.snapshot import TrajectoryRow
 from ratchet.core.contract.trajectory import TaskContext, TrajectoryMetadata
-from ratchet.core.contract.turn import Trainable, Turn
+from ratchet.core.contract.turn import Applied, Trainable, Turn
 from ratchet.core.datasets.domain.rows import Scored, SnapshotRow, row_of
 from ratchet.core.datasets.domain.sequences import unpacked
 from ratchet.core.datasets.selector import scored
@@ -33,6 +33,21 @@ def test_the_row_of_an_assembled_trajectory_follows_its_turns() -> None:
     assert [message["content"] for message in row.messages] == ["question 0", "answer 0", "question 1", "answer 1"]
     assert [call.prompt_token_ids for call in unpacked(row).calls] == prompts
     assert row.token_ids == [*prompts[-1], 101, 201]
+
+
+@pytest.mark.parametrize("needs_calls", [True, False])
+def test_a_row_is_what_the_engine_got_of_a_bundle(needs_calls: bool) -> None:
+    head: list[JsonObject] = [{"role": "system", "content": "You are ours."}, {"role": "user", "content": "one"}]
+    tools: list[JsonObject] = [{"type": "function", "function": {"name": "refund"}}]
+    (first, second), _ = conversation("t", [3, 2])
+    whole = Applied(digest="a" * 64, replaced=1, head=head, tools=tools)
+    first = msgspec.structs.replace(first, applied=whole)
+    second = msgspec.structs.replace(second, applied=Applied(digest="a" * 64))
+    turns = [first, second]
+    row = made(row_of(trajectory("t", turns=turns), turns, SCORED, needs_calls=needs_calls))
+    contents = [message["content"] for message in row.messages]
+    assert contents == ["You are ours.", "one", "answer 0", "question 1", "answer 1"]
+    assert row.tools == tools
 
 
 def test_a_trajectory_without_turns_has_its_text_and_no_calls() -> None:
