@@ -22,6 +22,7 @@ from nats.aio.client import Client as Nats
 
 from ratchet.bus.acknowledged import Acknowledged
 from ratchet.bus.envelope import Headers, Record
+from ratchet.bus.tasks import expire
 from ratchet.core.errors import BusUnavailable, Rejected
 
 LINGER_S = 0.005
@@ -110,8 +111,7 @@ class Publisher:
 
         What is enqueued later goes to the connection, which sends it once the broker is back.
         """
-        if self._answer_due is not None:
-            self._answer_due.reschedule(asyncio.get_running_loop().time())
+        expire(self._answer_due)
         queue, self._queue = self._queue, []
         _fail(queue, BusUnavailable(LOST))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any
 
 AGAIN_S = 5.0
@@ -29,6 +30,13 @@ async def end(*tasks: asyncio.Task[Any] | None, again_s: float = AGAIN_S) -> Non
         pending = {task for task in pending if not task.done()}
     if cancelled is not None:
         raise cancelled
+
+
+def expire(scope: asyncio.Timeout | None) -> None:
+    """End now what runs within the scope of a timeout; one that has ended, or is ending, stays as it is."""
+    if scope is not None:
+        with suppress(RuntimeError):
+            scope.reschedule(asyncio.get_running_loop().time())
 
 
 class UntilStopped:

@@ -24,7 +24,7 @@ from ratchet.bus.acknowledged import Acknowledged
 from ratchet.bus.envelope import Record
 from ratchet.bus.failures import Notice, failure
 from ratchet.bus.message import Message
-from ratchet.bus.tasks import end
+from ratchet.bus.tasks import end, expire
 from ratchet.core.errors import BusUnavailable, RatchetError, Rejected
 
 if TYPE_CHECKING:
@@ -83,8 +83,7 @@ class Upkeep:
     def reconnected(self) -> None:
         """Look now, and from the start: what was asked before gets no answer any more."""
         self.wake()
-        if self._looking is not None:
-            self._looking.reschedule(asyncio.get_running_loop().time())
+        expire(self._looking)
 
     async def stop(self) -> None:
         """End the task; what it has noticed already it sees to, within a bound."""

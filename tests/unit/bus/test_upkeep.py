@@ -11,7 +11,11 @@ import pytest
 from ratchet.bus.acknowledged import KEPT_BYTES, KEPT_S, RECORD_BYTES, Acknowledged
 from ratchet.bus.envelope import Record
 from ratchet.bus.publisher import REFUSED_S, Publisher, Sending
-from ratchet.bus.testing import FakeClock
+from ratchet.bus.tasks import end
+from ratchet.bus.testing import FakeClock, eventually
+from ratchet.bus.upkeep import Upkeep
+from tests.support.running import forgetful
+from tests.support.shop import shop
 
 
 def record(name: str, size: int = 2) -> Record:
@@ -125,3 +129,55 @@ async def test_publisher_knows_that_its_stream_takes_nothing(error: str, refused
     stream.error = ""
     await put(publisher, "c")
     assert publisher.refusal is None
+
+
+class Deaf(Counting):
+    """Answers nothing, and loses the first cancel of who waits."""
+
+    async def request(self, subject: str, body: bytes, timeout: float, headers: dict[str, str]) -> Reply:  # noqa: ASYNC109 - nats-py's signature
+        self.last += 1
+        await forgetful()
+        raise AssertionError
+
+
+async def test_connection_may_be_lost_again_before_a_request_has_ended() -> None:
+    stream = Deaf()
+    publisher = publisher_of(stream, [])
+    sending = Sending(record("a"), asyncio.get_running_loop().create_future())
+    publisher.enqueue(sending)
+
+    async def asked() -> bool:
+        return stream.last == 1
+
+    await eventually(asked)
+    for _ in range(2):
+        publisher.connection_lost()
+        await asyncio.sleep(0.01)
+    await end(publisher._task, again_s=0.05)
+
+
+class Away:
+    """A bus without a connection, which counts how often that was looked at."""
+
+    contracts = shop()
+    looks = 0
+
+    @property
+    def is_connected(self) -> bool:
+        self.looks += 1
+        return False
+
+
+async def test_upkeep_looks_when_the_connection_is_back_between_two_looks() -> None:
+    bus = Away()
+    upkeep = Upkeep(bus)  # type: ignore[arg-type]
+    upkeep.begin()
+
+    async def looked() -> bool:
+        return bus.looks > before
+
+    for _ in range(2):
+        before = bus.looks
+        upkeep.reconnected()
+        await eventually(looked)
+    await upkeep.stop()
