@@ -7,6 +7,7 @@ the body, where unknown fields are refused: a misspelt one must not act.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -34,7 +35,7 @@ from ratchet.core.contract.http.rollouts import (
     StartIn,
     TrailOut,
 )
-from ratchet.core.errors import BadRequest, NotFound
+from ratchet.core.errors import BadRequest, NotFound, Unreadable
 from ratchet.core.rules.access import Caller, KeyScope
 from ratchet.core.rules.arms import ROLE
 from ratchet.core.service.control_api import ControlApi
@@ -97,9 +98,13 @@ class Api:
         return api
 
     async def rollouts(self) -> RolloutsOut:
-        """Every role's newest rollout."""
-        newest = [(role, await self._controllers.current(role)) for role in await self._controllers.roles()]
-        return RolloutsOut(rollouts=[self._summary(role, rollout) for role, rollout in newest if rollout is not None])
+        """Every role's newest rollout, without those whose record cannot be read."""
+        shown: list[RolloutOut] = []
+        for role in await self._controllers.roles():
+            with suppress(Unreadable):  # readiness names it
+                rollout = await self._controllers.current(role)
+                shown += [self._summary(role, rollout)] if rollout is not None else []
+        return RolloutsOut(rollouts=shown)
 
     async def rollout(self, role: str) -> RolloutOut:
         """One role's newest rollout."""
@@ -130,8 +135,12 @@ class Api:
         )
 
     async def all_policies(self) -> PoliciesOut:
-        """Every role's route and policies."""
-        return PoliciesOut(roles=[await self._role_policies(role) for role in await self._policies.roles()])
+        """Every role's route and policies, without those whose route cannot be read."""
+        shown: list[RolePoliciesOut] = []
+        for role in await self._policies.roles():
+            with suppress(Unreadable):
+                shown.append(await self._role_policies(role))
+        return PoliciesOut(roles=shown)
 
     async def policies(self, role: str) -> RolePoliciesOut:
         """One role's route and policies."""

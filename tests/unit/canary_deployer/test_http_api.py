@@ -85,6 +85,14 @@ async def test_a_record_that_cannot_be_read_is_no_fault_of_the_request(operator:
     assert answer["error"]["message"].startswith(f"{ROLLOUTS}/{ROLE} cannot be read")
 
 
+async def test_record_or_route_that_cannot_be_read_hides_no_other_role(operator: Operator) -> None:
+    await operator.world.until("running")
+    for bucket in (ROLLOUTS, POLICIES):
+        await Bucket(operator.world.bus, bucket, msgspec.Raw).put("planner", msgspec.Raw(b"{"))
+    assert [one["role"] for one in (await operator.get("/v1/rollouts"))["rollouts"]] == [ROLE]
+    assert [one["role"] for one in (await operator.get("/v1/policies"))["roles"]] == [ROLE]
+
+
 async def test_a_role_that_a_new_leader_has_not_read_yet_is_asked_for_again_and_not_unknown(operator: Operator) -> None:
     await Bucket(operator.world.bus, POLICIES, PolicyVersion).put("planner.1", policy(1, role="planner"))
     answer = await operator.post("/v1/rollouts/planner/rollback", ACT, 503)
