@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from collections.abc import Sequence
@@ -42,15 +43,20 @@ def root(
     """The learning loop for LLM agents in production: collect, reward, train, canary, roll back."""
 
 
+@functools.cache
+def command() -> Any:  # typer keeps the type of its commands to itself
+    """The parser of every command line, made once a process."""
+    return get_command(app)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line, by default that of the process; an error of the tree is one line, never a traceback."""
     words = list(sys.argv[1:] if argv is None else argv)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # what a terminal cannot show has an escape there, and is no error
             stream.reconfigure(errors="backslashreplace")
-    command: Any = get_command(app)  # `Any`: typer keeps the type of its commands to itself
     try:
-        result: object = command(words, standalone_mode=False, prog_name="ratchet")
+        result: object = command()(words, standalone_mode=False, prog_name="ratchet")
     except typer.TyperException as error:
         message = error.format_message().rstrip(".")
         if not message:  # a group without a command has shown its help by now

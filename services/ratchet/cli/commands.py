@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -149,9 +150,11 @@ class Root(TyperGroup):
 
 def imported(command: Command) -> Command:
     """The command that a `NotImported` stands for; any other command as it is."""
-    if not isinstance(command, NotImported):
-        return command
-    name = command.name or ""
+    return _imported(command.name or "") if isinstance(command, NotImported) else command
+
+
+@functools.cache
+def _imported(name: str) -> Command:
     entry = COMMANDS.get(name) or GROUPS[name]
     group = get_group(import_module(f"ratchet.cli.{entry.module}").app)
     if name not in COMMANDS:
