@@ -222,15 +222,17 @@ $(GATEWAYS)/.ratchet-ready: tests/bench/gateways.txt | $(STAMP)
 # Groups of about the same length that run beside each other, the longest first: each imports only what it needs.
 TIMES := .cache/tests
 FAST := fast-torch fast-unit fast-services fast-servers fast-gateway fast-contract
-TORCH := $(addprefix tests/unit/,local trainer_worker tools core/grammars core/chat_templates cli/test_dataset_records.py)
+TORCH := $(addprefix tests/unit/,local trainer_worker tools core/grammars core/chat_templates core/rules/test_model_hub.py cli/test_dataset_records.py)
 GATEWAY := $(wildcard tests/integration/test_gateway*.py)
 # Collector, coordinator, console: half of what waits for servers.
 SERVICES := $(wildcard tests/integration/test_co*.py)
+# A file that pytest is named is imported, also where all its tests are slow.
+REST := $(filter-out $(GATEWAY) $(SERVICES),$(wildcard tests/integration/test_*.py))
 fast-torch: TESTS = $(TORCH)
 fast-unit: TESTS = tests/unit $(TORCH:%=--ignore=%)
 fast-contract: TESTS = tests/contract
-fast-gateway: TESTS = $(GATEWAY)
-fast-services: TESTS = $(SERVICES)
+fast-gateway: TESTS = tests/integration $(addprefix --ignore=,$(SERVICES) $(REST))
+fast-services: TESTS = tests/integration $(addprefix --ignore=,$(GATEWAY) $(REST))
 fast-servers: TESTS = tests/integration $(addprefix --ignore=,$(GATEWAY) $(SERVICES))
 
 $(FAST): $(STAMP)

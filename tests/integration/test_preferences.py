@@ -50,7 +50,6 @@ from tests.support.messages import AT
 from tests.support.preferences import tried, tries
 from tests.support.real_data import AIRLINE, needs_real_data
 from tests.support.running import connected, prepared_objects, prepared_warehouse, running_app
-from tests.support.trainer_world import FAST
 from tests.support.training import changed, promote, registered
 
 
@@ -332,6 +331,7 @@ async def imported(shared: SharedSettings, file: Path) -> AsyncIterator[Bus]:
 @pytest.mark.timeout(300)
 async def test_pairs_of_imported_tries_train_an_adapter(shared_settings: SharedSettings, tmp_path: Path) -> None:
     from tests.support.tiny_models import chat_texts, publish_tiny_model, write_tiny_model  # noqa: PLC0415 - torch
+    from tests.support.trainer_world import FAST  # noqa: PLC0415 - torch
 
     file, objects = records(tmp_path), prepared_objects(shared_settings)
     chats: Sequence[Any] = [read.value["traj"] for read in Records(file) if isinstance(read.value, dict)]

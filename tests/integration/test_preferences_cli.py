@@ -26,7 +26,6 @@ from tests.support.coordinator import ROLE, coordinating, stored
 from tests.support.preferences import tries
 from tests.support.running import connected, prepared_objects, prepared_warehouse
 from tests.support.servers import variables
-from tests.support.tiny_models import write_tokenizer
 
 
 @pytest.fixture
@@ -166,6 +165,8 @@ async def test_a_snapshot_is_explained_built_shown_and_exported(
         built = await ratchet.json(*build, "-o", str(copied))
         assert pq.read_table(copied / "rows.parquet").num_rows == built["manifest"]["rows"] == 7
         assert hashlib.sha256((copied / "manifest.json").read_bytes()).hexdigest() == built["digest"]
+        from tests.support.tiny_models import write_tokenizer  # noqa: PLC0415 - torch
+
         write_tokenizer(tmp_path, ["Where is it? It is here."])
         explained = await ratchet.json("dataset", "explain", built["uri"], "--model", str(tmp_path))
         assert explained["chats"]["answers"] == 14

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.support.tiny_models import chat_texts, write_tiny_model
 from tests.support.toy_preferences import parrot_chats, parrot_pairs
 
 HELD_OUT = 6
@@ -16,6 +15,8 @@ HELD_OUT = 6
 
 def write_pair_files(directory: Path) -> Path:
     """`base`, and `data` with 40 pairs to learn from and 8 held out; a parrot repeats the colour."""
+    from tests.support.tiny_models import chat_texts, write_tiny_model  # noqa: PLC0415 - torch
+
     write_tiny_model(directory / "base", chat_texts(parrot_chats()), hidden=64)
     data = directory / "data"
     data.mkdir()
