@@ -79,7 +79,9 @@ COMMANDS: Mapping[str, Entry] = {
 
 GROUPS: Mapping[str, Entry] = {
     "jobs": Entry("jobs", "List training jobs, newest first; `jobs show` shows one with its curves."),
-    "import": Entry("imports", "Import logged trajectories. Importing twice changes nothing."),
+    "import": Entry(
+        "imports", "Import what other systems exported: trajectories, tasks, prompts. Importing twice changes nothing."
+    ),
     "export": Entry("exports", "Write stored data to a file, newest first."),
     "trajectories": Entry("trajectories", "Trajectories: list them, or show one with its rewards."),
     "capture": Entry("capture", "Which calls a learner may use, and what to change so that it may use more."),

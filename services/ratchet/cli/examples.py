@@ -43,6 +43,12 @@ _WORDS: Mapping[str, tuple[str, str]] = {
     "jobs": ("--role support", "--state failed --json"),
     "jobs show": ("latest", "019ab3f2-71c4 --json"),
     "import openai-chat": ("examples.jsonl --role support", "pairs.jsonl --role support --judged-by human --dry-run"),
+    "import openai-evals": ("eval.json run.json items.jsonl", "exports/ -o refunds.jsonl --dry-run"),
+    "import openai-prompts": ("prompts.json", "prompts.json -o prompts --upstream azure"),
+    "import openai-fine-tuning": (
+        "pairs.jsonl --role support --judged-by human",
+        "examples.jsonl --grader job.json -o tasks.jsonl",
+    ),
     "import langfuse": ("export/ --role support --dry-run", "export/ --role support --outcome correctness"),
     "import langsmith": ("runs.jsonl --role support --dry-run", "export/ --role support --outcome user_score"),
     "import hugging-face": ("dataset/ --role support --model gpt-4o", "train.parquet --role support --judged-by human"),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+from typing import Annotated, Literal, NoReturn
 
 import msgspec
 import typer
@@ -15,19 +16,22 @@ import typer
 from ratchet.cli.connections import connected, settings_of, warehouse_of
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
-from ratchet.cli.options import HERE, AsJson, Directory, DryRun, RoleOption
+from ratchet.cli.options import HERE, AsJson, Directory, DryRun, RoleOption, with_options
 from ratchet.cli.output import console, errors, print_answer, progress
 from ratchet.core.contract import Message
 from ratchet.core.errors import WarehouseUnavailable
+from ratchet.core.evaluation.task_files import parse_tasks
 from ratchet.core.service.contracts import load_contracts
+from ratchet.core.service.files import write_whole
+from ratchet.core.stores.bundle_files import write_folder
 from ratchet.core.stores.history import History
 from ratchet.extras.importers import IMPORTERS
 from ratchet.extras.importers.base import UNKNOWN_TIME, Importer, ImportOptions
 from ratchet.extras.importers.importing import ImportReport, RolesOf, Sink, import_file
+from ratchet.extras.importers.openai_evals import Converted, tasks_of
+from ratchet.extras.importers.openai_prompts import bundles_of
 from ratchet.extras.importers.own import importer_of
-
-if TYPE_CHECKING:
-    pass
+from ratchet.extras.importers.reading import Record, Records
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -51,25 +55,34 @@ JudgedBy = Annotated[
 ]
 
 
+def options_of(
+    role: RoleOption = "default",
+    model: Model = "unknown",
+    domain: Domain = None,
+    outcome: OutcomeOption = None,
+    judged_by: JudgedBy = "teacher",
+) -> ImportOptions:
+    """What the file does not say."""
+    return ImportOptions(role=role, model=model, domain=domain, outcome=outcome, judged_by=judged_by)
+
+
+with_import_options = with_options("options", options_of)
+
+
 def _add_command(name: str) -> None:
     """Add the command for one format; all of them have the same options."""
 
     def command(
         file: File,
-        role: RoleOption = "default",
-        model: Model = "unknown",
-        domain: Domain = None,
-        outcome: OutcomeOption = None,
-        judged_by: JudgedBy = "teacher",
+        options: ImportOptions,
         dry_run: DryRun = False,
         as_json: AsJson = False,
         directory: Directory = HERE,
     ) -> None:
-        options = ImportOptions(role=role, model=model, domain=domain, outcome=outcome, judged_by=judged_by)
         _import(IMPORTERS[name], file, options, locate(directory), dry_run=dry_run, as_json=as_json)
 
     description = f"Import {IMPORTERS.describe(name)}. Exit code 3: some records were left out, each is named."
-    app.command(name, help=description)(command)
+    app.command(name, help=description)(with_import_options(command))
 
 
 for _name in IMPORTERS:
@@ -77,9 +90,11 @@ for _name in IMPORTERS:
 
 
 @app.command("python")
+@with_import_options
 def by_function(
     function: Annotated[str, typer.Argument(help="FILE.py:FUNCTION or package.module:FUNCTION.")],
     file: File,
+    options: ImportOptions,
     group_by: Annotated[
         str | None,
         typer.Option(help="A member of the records: the function gets all records together that are equal in it."),
@@ -88,19 +103,106 @@ def by_function(
         str | None,
         typer.Option(help="The system whose ids the records have; without it the names of file and function."),
     ] = None,
-    role: RoleOption = "default",
-    model: Model = "unknown",
-    domain: Domain = None,
-    outcome: OutcomeOption = None,
-    judged_by: JudgedBy = "teacher",
     dry_run: DryRun = False,
     as_json: AsJson = False,
     directory: Directory = HERE,
 ) -> None:
     """Import any format by a function of your own: record in, conversation out. Exit code 3: some were left out."""
-    options = ImportOptions(role=role, model=model, domain=domain, outcome=outcome, judged_by=judged_by)
     importer = importer_of(function, group_by, source)
     _import(importer, file, options, locate(directory), dry_run=dry_run, as_json=as_json)
+
+
+Output = Annotated[Path, typer.Option("--output", "-o", help="The task file.")]
+Files = Annotated[
+    list[Path], typer.Argument(help="Exported files, or folders of them: JSON, JSON lines, each also as .gz.")
+]
+
+
+@app.command("openai-evals")
+def openai_evals(
+    files: Files,
+    output: Output = Path("tasks.jsonl"),
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make tasks with graders of an OpenAI eval and its runs, or of a grader and data for reinforcement fine-tuning.
+
+    Only string checks have a counterpart. Exit code 3: something has none; each is listed with its count.
+    """
+    _convert_tasks(files, output, dry_run=dry_run, as_json=as_json)
+
+
+@app.command("openai-fine-tuning")
+@with_import_options
+def openai_fine_tuning(
+    file: File,
+    options: ImportOptions,
+    grader: Annotated[
+        Path | None,
+        typer.Option(help="Of data for reinforcement, which becomes tasks: the job's grader, or the job, as JSON."),
+    ] = None,
+    output: Output = Path("tasks.jsonl"),
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    directory: Directory = HERE,
+) -> None:
+    """Import OpenAI's fine-tuning files: examples and preferences as `openai-chat` does; with --grader, tasks.
+
+    Exit code 3: something was left out or has no counterpart, which is listed.
+    """
+    if grader is not None:
+        _convert_tasks([grader, file], output, dry_run=dry_run, as_json=as_json)
+    _import(IMPORTERS["openai-chat"], file, options, locate(directory), dry_run=dry_run, as_json=as_json)
+
+
+def _convert_tasks(files: Sequence[Path], output: Path, *, dry_run: bool, as_json: bool) -> NoReturn:
+    made = tasks_of(_records(files))
+    content = b"".join(msgspec.json.encode(task) + b"\n" for task in made.tasks.values())
+    if made.tasks:
+        parse_tasks(content, "the export")  # raises where `ratchet eval` would not take it
+        if not dry_run:
+            write_whole(output, content)
+    _end_conversion(made, len(made.tasks), f"tasks in {output}", dry_run=dry_run, as_json=as_json)
+
+
+@app.command("openai-prompts")
+def openai_prompts(
+    files: Files,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder, of a folder for each prompt.")] = Path(
+        "prompts"
+    ),
+    upstream: Annotated[str, typer.Option(help="The upstream that has the prompts' models.")] = "openai",
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make bundles of stored prompts of OpenAI's, as folders that `ratchet bundles apply` takes.
+
+    Exit code 3: something has no counterpart; each is listed with its count.
+    """
+    made = bundles_of(_records(files), upstream)
+    for name, bundle in made.bundles.items() if not dry_run else ():
+        write_folder(bundle, output / name)
+    named = f" ({', '.join(made.bundles)})" if made.bundles else ""
+    _end_conversion(made, len(made.bundles), f"bundles{named} in {output}", dry_run=dry_run, as_json=as_json)
+
+
+def _records(files: Sequence[Path]) -> Iterator[Record]:
+    return chain.from_iterable(map(Records, files))
+
+
+def _end_conversion(made: Converted, count: int, what: str, *, dry_run: bool, as_json: bool) -> NoReturn:
+    """Print what files became and what was left out, and end the command."""
+    counts = {"left_out": dict(made.left_out), "redactions": dict(made.redactions)}
+
+    def show() -> None:
+        for reason, times in made.left_out.most_common():
+            console.print(f"left out, {times}: {reason}", markup=False)
+        for kind, times in sorted(made.redactions.items()):
+            console.print(f"secrets or personal data redacted ({kind}): {times}", markup=False)
+        console.print(f"{count} {what}{', of which nothing was written' if dry_run else ''}", markup=False)
+
+    print_answer({"made": count, **counts, "dry_run": dry_run}, as_json, show)
+    raise typer.Exit(ExitCode.PARTLY if made.left_out else ExitCode.DONE)
 
 
 def _import(
