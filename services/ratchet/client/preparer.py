@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import queue
 import threading
 import time
@@ -20,6 +21,14 @@ from ratchet.core.rules.redaction import redact_message
 from ratchet.core.service.logs import failure
 
 log = structlog.get_logger()
+
+_preparing = threading.RLock()
+"""Held while a message is prepared, and while the process forks: a child inherits the locks that libraries hold on
+other threads at that moment (jsonschema-rs while it validates), and waits for them for ever."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_preparing.acquire, after_in_parent=_preparing.release, after_in_child=_preparing.release
+    )
 
 
 class Preparer:
@@ -142,8 +151,9 @@ class Preparer:
         """Redact, check and hand on, unless `finish` has given up and counted the message in the meantime."""
         prepared: tuple[Record, Mapping[str, int]] | Exception
         try:
-            redacted, counts = redact_message(message)
-            prepared = self._outbox.seal(redacted), counts
+            with _preparing:
+                redacted, counts = redact_message(message)
+                prepared = self._outbox.seal(redacted), counts
         except Exception as error:  # noqa: BLE001 - the boundary: one bad message must not end the thread
             prepared = error
         with self._handing_on:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 
 import msgspec
+import pytest
 
+from ratchet.bus.envelope import Record
+from ratchet.bus.message import Message
 from ratchet.bus.outbox import Outbox
 from ratchet.bus.spool import NoSpool
 from ratchet.bus.testing import eventually
@@ -112,3 +117,32 @@ def test_preparer_finishes_without_a_thread_of_its_own() -> None:
     preparer.finish(5)
     preparer.put(trajectory("late"))
     assert (preparer.pending, outbox.pending, preparer.overflowed) == (0, 3, 1)
+
+
+class Validating(Outbox):
+    """Holds a lock of its own while it seals, as a library does that knows nothing of forks."""
+
+    def __init__(self) -> None:
+        super().__init__(CONTRACTS, "test", NoSpool())
+        self.lock, self.began = threading.Lock(), threading.Event()
+
+    def seal(self, message: Message) -> Record:
+        with self.lock:
+            self.began.set()
+            time.sleep(0.3)  # the fork is tried meanwhile
+            return super().seal(message)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no process forks here")
+def test_fork_waits_for_the_message_that_is_prepared() -> None:
+    outbox = Validating()
+    preparer = Preparer(outbox, 100, 1_000_000)
+    preparer.start()
+    preparer.put(trajectory())
+    outbox.began.wait()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if outbox.lock.acquire(timeout=1) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    preparer.finish(5)
+    assert outbox.pending == 1
