@@ -41,7 +41,8 @@ class Preparation:
             stable = served(as_sent(policy.role, policy.created_at))
         if stable is not None and stable.version == policy.version:
             raise Conflict(f"{policy.name} is already the stable policy of {self.context.role}")
-        rollout = decisions.new_rollout(policy, stable, before, decision, self.context.now())
+        last_hash = decisions.newest_hash(before, route)
+        rollout = decisions.new_rollout(policy, stable, last_hash, decision, self.context.now())
         expected, before_it = await self._expected()
         rollout = msgspec.structs.replace(rollout, forecast=expected, subjects_before=before_it)
         if order is None:

@@ -356,3 +356,16 @@ async def test_record_that_is_set_back_undoes_no_promotion() -> None:
     await set_back(world, old)
     current = await world.controller.current()
     assert (current and current.state, (await world.route()).stable) == ("promoted", served(2))
+
+
+async def test_rollout_after_a_lost_record_begins_and_goes_on_with_the_chain() -> None:
+    world = await CanaryWorld().with_policies(1, 2)
+    await world.until("running")
+    await world.operators.act(Act.ROLLBACK, Order("ann", "it looks bad"))
+    await Bucket(world.bus, ROLLOUTS, msgspec.Raw).delete(ROLE)
+    await Bucket(world.bus, POLICIES, PolicyVersion).put(f"{ROLE}.3", policy(3))
+    world.restart()
+    await world.controller.step()
+    world.restart()
+    assert (await world.until("running")).candidate == served(3)
+    assert first_break(world.bus.published(ModelRollout)) is None

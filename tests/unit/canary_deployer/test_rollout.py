@@ -366,7 +366,7 @@ def test_a_deployment_names_the_engine_of_its_role() -> None:
 
 def test_each_rollout_has_its_own_salt() -> None:
     first = running()
-    again = decisions.new_rollout(policy(2), served(1), first, Decision(Verdict.START, "again", "ann"), START)
+    again = decisions.new_rollout(policy(2), served(1), first.last_hash, Decision(Verdict.START, "again", "ann"), START)
     assert first.salt != again.salt
     assert again.last_hash == first.last_hash
 

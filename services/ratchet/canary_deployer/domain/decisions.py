@@ -55,11 +55,17 @@ def may_be_superseded(rollout: Rollout, rules: Rules) -> bool:
             return False
 
 
+def newest_hash(before: Rollout | None, route: Route | None) -> str | None:
+    """The end of the audit chain: the route knows it, too, where the record of the rollout before is gone."""
+    if before is not None:
+        return before.last_hash
+    return route.audit_hash if route else None
+
+
 def new_rollout(
-    candidate: PolicyVersion, stable: ServedPolicy | None, before: Rollout | None, decision: Decision, now: datetime
+    candidate: PolicyVersion, stable: ServedPolicy | None, last_hash: str | None, decision: Decision, now: datetime
 ) -> Rollout:
-    """A rollout of `candidate` before its gates. The audit chain goes on from the rollout before."""
-    last_hash = before.last_hash if before else None
+    """A rollout of `candidate` before its gates. The audit chain goes on from `last_hash`."""
     rollout_id = named_id("rollout", candidate.role, candidate.version, now.isoformat(), last_hash)
     return Rollout(
         rollout_id=rollout_id,
@@ -84,7 +90,7 @@ def new_revert(
     ended = None
     if before is not None and before.active:
         ended = Ended(before.rollout_id, before.candidate, before.state in WITH_TRAFFIC)
-    back = new_rollout(policy, route.stable, before, decision, now)
+    back = new_rollout(policy, route.stable, newest_hash(before, route), decision, now)
     return msgspec.structs.replace(back, strategy="immediate", ended=ended, parked=True)
 
 
