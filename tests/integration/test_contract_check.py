@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import json
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.cli.contract import Findings, read_proposal, replay
 from ratchet.core.errors import Rejected
 from ratchet.core.service.settings import SharedSettings
-from tests.support.command_lines import ratchet
+from tests.support.command_lines import Shell, shell
 from tests.support.contract_files import ALL_SCHEMAS, SCHEMAS, SUMMARIES
 from tests.support.messages import trajectory
 from tests.support.running import connected
@@ -43,10 +43,10 @@ def group_key_required(schema: Any) -> None:
     schema["properties"]["task_context"].setdefault("required", []).append("group_key")
 
 
-async def contract(settings: SharedSettings, *words: object) -> tuple[int, str, str]:
-    """Run `ratchet contract`; exit code, standard output, standard error."""
-    done = await asyncio.to_thread(ratchet, "contract", *map(str, words), RATCHET_NATS_URL=settings.nats_url)
-    return done.returncode, done.stdout, done.stderr
+@pytest.fixture
+def ratchet(nats: Broker, capsys: pytest.CaptureFixture[str]) -> Iterator[Shell]:
+    with shell({"RATCHET_NATS_URL": nats.url}, capsys) as typed:
+        yield typed
 
 
 async def publish(bus: Bus, count: int) -> None:
@@ -55,22 +55,22 @@ async def publish(bus: Bus, count: int) -> None:
     await bus.nc.jetstream().publish(SUBJECT, b'{"hello": 1}')
 
 
-async def test_todays_schema_takes_todays_messages(settings: SharedSettings, tmp_path: Path) -> None:
+async def test_todays_schema_takes_todays_messages(settings: SharedSettings, tmp_path: Path, ratchet: Shell) -> None:
     async with connected(settings) as bus:
         await bus.publish_all([trajectory(str(number)) for number in range(3)])
-        code, out, _ = await contract(settings, "check", proposed(tmp_path))
+        code, out, _ = await ratchet.ended("contract", "check", str(proposed(tmp_path)))
     assert code == 0
     assert "compatible: older readers" in out
     assert "3 messages of the last 7 days: 0 would fail" in out
 
 
 async def test_messages_that_would_fail_are_listed_with_place_and_reason(
-    settings: SharedSettings, tmp_path: Path
+    settings: SharedSettings, tmp_path: Path, ratchet: Shell
 ) -> None:
     async with connected(settings) as bus:
         await publish(bus, 3)
         file = proposed(tmp_path, group_key_required)
-        code, out, _ = await contract(settings, "check", file, "--json", "--most", "2")
+        code, out, _ = await ratchet.ended("contract", "check", str(file), "--json", "--most", "2")
     answer = json.loads(out)
     replayed = answer["replay"]
     assert code == 3
@@ -83,13 +83,15 @@ async def test_messages_that_would_fail_are_listed_with_place_and_reason(
     assert {"path": "/task_context/group_key", "what": "became required"} in answer["compatibility"]["changes"]
 
 
-async def test_messages_that_only_the_edges_refuse_are_counted_apart(settings: SharedSettings, tmp_path: Path) -> None:
+async def test_messages_that_only_the_edges_refuse_are_counted_apart(
+    settings: SharedSettings, tmp_path: Path, ratchet: Shell
+) -> None:
     def without_labels(schema: Any) -> None:
         del schema["properties"]["labels"]
 
     async with connected(settings) as bus:
         await bus.publish(trajectory("labelled", labels={"a": "b"}))
-        code, out, _ = await contract(settings, "check", proposed(tmp_path, without_labels))
+        code, out, _ = await ratchet.ended("contract", "check", str(proposed(tmp_path, without_labels)))
     assert code == 3
     assert "/labels: was removed" in out
     assert "0 would be refused by readers, 1 only at the edges" in out
@@ -116,21 +118,21 @@ async def test_a_work_queue_cannot_be_read_again(settings: SharedSettings, tmp_p
             await replay(settings, proposal, 1.0, 10, lambda done, total: None)
 
 
-async def test_topics_are_listed_and_shown(settings: SharedSettings) -> None:
-    code, out, _ = await contract(settings, "list", "--json")
+async def test_topics_are_listed_and_shown(ratchet: Shell) -> None:
+    code, out, _ = await ratchet.ended("contract", "list", "--json")
     assert (code, {topic["name"] for topic in json.loads(out)["topics"]} >= {SUBJECT}) == (0, True)
-    code, out, _ = await contract(settings, "show", "trajectory.v1", "--json")
+    code, out, _ = await ratchet.ended("contract", "show", "trajectory.v1", "--json")
     assert (code, json.loads(out)["schema"]) == (0, SCHEMAS["trajectory.v1"])
-    stored = json.loads((await contract(settings, "list", "--json"))[1])["stored"]
+    stored = json.loads((await ratchet.ended("contract", "list", "--json"))[1])["stored"]
     assert {one["schema"] for one in stored} == ALL_SCHEMAS.keys() - SCHEMAS.keys() - SUMMARIES.keys()
     for name in SUMMARIES:
-        code, out, _ = await contract(settings, "show", name, "--json")
+        code, out, _ = await ratchet.ended("contract", "show", name, "--json")
         assert (code, json.loads(out)["schema"]) == (0, SUMMARIES[name])
-    code, out, _ = await contract(settings, "show", "cursor.v1", "--json")
+    code, out, _ = await ratchet.ended("contract", "show", "cursor.v1", "--json")
     assert (code, json.loads(out)["schema"]) == (0, ALL_SCHEMAS["cursor.v1"])
     assert [one["where"] for one in json.loads(out)["stored"]] == [
         "bucket coordinator, key cursor-<projection>",
         "bucket baselines, key cursor-<projection>",
     ]
-    code, _, err = await contract(settings, "show", "nonsense.v1")
+    code, _, err = await ratchet.ended("contract", "show", "nonsense.v1")
     assert (code, "no topic has the subject" in err) == (1, True)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import tomllib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from ratchet.reward_computer.app import build as build_rewards
 from ratchet.reward_computer.settings import Settings as RewardSettings
 from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
-from tests.support.command_lines import ratchet
+from tests.support.command_lines import Shell, shell
 from tests.support.messages import AT, trajectory, turn
 from tests.support.rewards import feedback
 from tests.support.running import connected, prepared_objects, prepared_warehouse, running_app
@@ -74,18 +73,18 @@ async def _at_least(count: Any, number: int) -> bool:
     return await count() >= number
 
 
-async def command(shared: SharedSettings, *words: str, **env: str) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of a command."""
-    done = await asyncio.to_thread(ratchet, *words, **variables(shared), **env)
-    assert "Traceback" not in done.stderr
-    return done.returncode, done.stdout, done.stderr
+@pytest.fixture
+def ratchet(shared_settings: SharedSettings, capsys: pytest.CaptureFixture[str]) -> Iterator[Shell]:
+    with shell(variables(shared_settings), capsys) as typed:
+        yield typed
 
 
-@pytest.mark.timeout(300)  # each command is a process of its own
-async def test_stored_runs_and_rewards_are_exported(shared_settings: SharedSettings, tmp_path: Path) -> None:
+async def test_stored_runs_and_rewards_are_exported(
+    shared_settings: SharedSettings, ratchet: Shell, tmp_path: Path
+) -> None:
     lines, table = tmp_path / "runs.jsonl", tmp_path / "rewards.parquet"
     async with rewarded(shared_settings, 12):
-        code, out, _ = await command(shared_settings, "export", "executions", "-o", str(lines), "--json")
+        code, out, _ = await ratchet.ended("export", "executions", "-o", str(lines), "--json")
         assert (code, json.loads(out)["records"]) == (0, 13)
         *runs, dead = [json.loads(line) for line in lines.read_text().splitlines()]
         assert (dead["success"], dead["error"], dead["request"]) == (False, "engine away", "question 0")
@@ -93,50 +92,53 @@ async def test_stored_runs_and_rewards_are_exported(shared_settings: SharedSetti
         assert {run["result"] for run in runs} == {"It arrives today."}
         assert all(run["latency_ms"] == 3000 and run["reward"] is not None for run in runs)
 
-        code, out, _ = await command(shared_settings, "export", "rewards", "-o", str(table), "--role", "support")
+        code, out, _ = await ratchet.ended("export", "rewards", "-o", str(table), "--role", "support")
         assert (code, out.split()[:2]) == (0, ["13", "rewards"])
         assert sorted(row["revision"] for row in pq.read_table(table).to_pylist()) == [0] * 12 + [1]
 
         only = ("--min-reward", "0.7", "--limit", "3", "--since", AT.isoformat(), "--until", "2027-01-01")
-        await command(shared_settings, "export", "trajectories", "-o", str(lines), *only)
+        await ratchet.ended("export", "trajectories", "-o", str(lines), *only)
         exported = [json.loads(line) for line in lines.read_text().splitlines()]
         assert len(exported) == 3
         assert all(one["reward"]["total"] >= 0.7 and one["trajectory_id"] != GOOD for one in exported)
-        code, _, err = await command(shared_settings, "export", "rewards", "-o", str(tmp_path / "no" / "x.jsonl"))
+        code, _, err = await ratchet.ended("export", "rewards", "-o", str(tmp_path / "no" / "x.jsonl"))
         assert (code, err.count("\n")) == (1, 1)
 
 
 async def test_trajectories_are_listed_and_shown_with_their_rewards_and_feedback(
     shared_settings: SharedSettings,
+    ratchet: Shell,
 ) -> None:
     async with rewarded(shared_settings, 2):
-        code, out, _ = await command(shared_settings, "trajectories", "list", "--json", "--outcome", "failure")
+        code, out, _ = await ratchet.ended("trajectories", "list", "--json", "--outcome", "failure")
         assert [row["reward"] for row in json.loads(out)["trajectories"]] == [0.0]
-        code, out, _ = await command(shared_settings, "trajectories", "show", GOOD, "--json")
+        code, out, _ = await ratchet.ended("trajectories", "show", GOOD, "--json")
         whole = json.loads(out)
         assert [reward.get("revision", 0) for reward in whole["rewards"]] == [0, 1]
         assert (whole["trajectory"]["trajectory_id"], len(whole["feedback"])) == (GOOD, 1)
-        code, out, _ = await command(shared_settings, "trajectories", "show", GOOD)
+        code, out, _ = await ratchet.ended("trajectories", "show", GOOD)
         assert "where is my order?" in out
         assert "task_completion" in out
-        code, _, err = await command(shared_settings, "trajectories", "show", turn("going on").trajectory_id)
+        code, _, err = await ratchet.ended("trajectories", "show", turn("going on").trajectory_id)
         assert (code, "has not ended yet: POST /v1/trajectories/" in err) == (1, True)
-        code, _, err = await command(shared_settings, "trajectories", "show", "nightly-17")
+        code, _, err = await ratchet.ended("trajectories", "show", "nightly-17")
         assert (code, id_of_name("nightly-17") in err) == (1, True)
 
 
-async def test_serving_policies_are_exported_for_tensorzero(shared_settings: SharedSettings, tmp_path: Path) -> None:
+async def test_serving_policies_are_exported_for_tensorzero(
+    shared_settings: SharedSettings, ratchet: Shell, tmp_path: Path
+) -> None:
     prepared_objects(shared_settings)
     (port,) = free_ports(1)
     settings = DeployerSettings(shared=shared_settings, port=port, engine_url=DEAD, gateway_url=DEAD)
     file, url = tmp_path / "tensorzero.toml", {"RATCHET_DEPLOYER_URL": f"http://127.0.0.1:{port}"}
     words = ("export", "tensorzero", "-o", str(file), "--json")
     async with connected(shared_settings) as bus, running_app(build_deployer(settings)):
-        code, _, err = await command(shared_settings, *words, **url)
+        code, _, err = await ratchet.ended(*words, **url)
         assert (code, "no policy serves any role" in err) == (1, True)
         stable = ServedPolicy(version=1, name="support@1-aaaaaaaa", digest="a" * 64)
         await Bucket(bus, POLICIES, Route).create("support", Route(role="support", stable=stable, next_version=2))
-        code, out, err = await command(shared_settings, *words, **url)
+        code, out, err = await ratchet.ended(*words, **url)
         assert (code, json.loads(out)["roles"]) == (0, ["support"]), err
     assert tomllib.loads(file.read_text())["functions"]["support"]["experimentation"]["candidate_variants"] == {
         "support_v1_aaaaaaaa": 1
@@ -145,6 +147,7 @@ async def test_serving_policies_are_exported_for_tensorzero(shared_settings: Sha
 
 async def test_feedback_on_an_unknown_trajectory_warns_and_a_wrong_role_is_refused(
     shared_settings: SharedSettings,
+    ratchet: Shell,
 ) -> None:
     async with (
         rewarded(shared_settings, 2) as bus,
@@ -152,23 +155,23 @@ async def test_feedback_on_an_unknown_trajectory_warns_and_a_wrong_role_is_refus
     ):
         url = {"RATCHET_GATEWAY_URL": f"http://127.0.0.1:{gateway.components[-1].port}"}  # type: ignore[attr-defined]
         before = (await bus.extent("RL_FEEDBACK")).last
-        code, _, err = await command(shared_settings, "feedback", BAD, "--thumbs", "up", "--role", "sales", **url)
+        code, _, err = await ratchet.ended("feedback", BAD, "--thumbs", "up", "--role", "sales", **url)
         assert (code, "has the role support, not sales" in err) == (1, True)
         assert (await bus.extent("RL_FEEDBACK")).last == before
 
-        code, _, err = await command(shared_settings, "feedback", BAD, "--stars", "4", **url)
+        code, _, err = await ratchet.ended("feedback", BAD, "--stars", "4", **url)
         assert (code, err) == (0, "")
         unknown = trajectory("nobody").trajectory_id
-        code, _, err = await command(shared_settings, "feedback", unknown, "--thumbs", "up", **url)
+        code, _, err = await ratchet.ended("feedback", unknown, "--thumbs", "up", **url)
         assert (code, "--role ROLE" in err) == (1, True)
-        code, _, err = await command(shared_settings, "feedback", unknown, "--thumbs", "up", "--dry-run", **url)
+        code, _, err = await ratchet.ended("feedback", unknown, "--thumbs", "up", "--dry-run", **url)
         assert (code, err) == (
             3,
             f"ratchet: nothing is stored under {unknown} yet: the feedback counts once its trajectory is; without"
             " --role the gateway takes it only if it has seen a call of it\n",
         )
         words = ("feedback", unknown, "--thumbs", "up", "--role", "support", "--json")
-        code, out, err = await command(shared_settings, *words, **url)
+        code, out, err = await ratchet.ended(*words, **url)
         assert (code, "nothing is stored under" in err) == (3, True)
         assert json.loads(out)["feedback"][0]["trajectory_id"] == unknown
 

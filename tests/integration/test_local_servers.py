@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -167,9 +167,12 @@ ACTS = (
 
 def _answers(ports: Collection[int]) -> Iterator[tuple[str, httpx.Response]]:
     """What each port says to each act, by its words; a port of another protocol breaks the connection off."""
-    for port, origin, (method, path) in itertools.product(ports, FROM_ANYWHERE, ACTS):
-        with suppress(httpx.HTTPError):
-            answer = httpx.request(method, f"http://127.0.0.1:{port}{path}", headers=origin, timeout=5.0)
+    with httpx.Client(timeout=5.0) as client:
+        for port, origin, (method, path) in itertools.product(ports, FROM_ANYWHERE, ACTS):
+            try:
+                answer = client.request(method, f"http://127.0.0.1:{port}{path}", headers=origin)
+            except httpx.HTTPError:
+                continue
             yield f"{method} {port}{path} {origin}: {answer.status_code}", answer
 
 

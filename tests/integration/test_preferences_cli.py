@@ -5,23 +5,19 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import logging
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-import structlog
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.testing import eventually
-from ratchet.cli.__main__ import main
-from ratchet.cli.exit_codes import ExitCode
 from ratchet.core.preferences.clickhouse_stored import Selection, StoredPreferences
 from ratchet.core.service.settings import SharedSettings
+from tests.support.command_lines import Shell, shell
 from tests.support.coordinator import ROLE, coordinating, stored
 from tests.support.preferences import tries
 from tests.support.running import connected, prepared_objects, prepared_warehouse
@@ -35,34 +31,10 @@ async def bus(shared_settings: SharedSettings) -> AsyncIterator[Bus]:
         yield bus
 
 
-class Shell:
-    """Types commands that find the servers of the test."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
-
-    async def __call__(self, *words: str, code: int = 0) -> str:
-        """The output of a command that ends with `code`; of a failure, its standard error."""
-        ended = await asyncio.to_thread(main, words)
-        captured = self._capsys.readouterr()
-        assert ended == code, captured
-        return captured.err if code in (ExitCode.FAILED, ExitCode.USAGE) else captured.out
-
-    async def json(self, *words: str, code: int = 0) -> Any:
-        """The document of a command with `--json`."""
-        return json.loads(await self(*words, "--json", code=code))
-
-
 @pytest.fixture
-def ratchet(
-    shared_settings: SharedSettings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Shell]:
-    for variable, value in variables(shared_settings).items():
-        monkeypatch.setenv(variable, value)
-    # The services of the test run in this process too, and would write their log between a command's words.
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    yield Shell(capsys)
-    structlog.reset_defaults()
+def ratchet(shared_settings: SharedSettings, capsys: pytest.CaptureFixture[str]) -> Iterator[Shell]:
+    with shell(variables(shared_settings), capsys) as typed:
+        yield typed
 
 
 async def there(shared: SharedSettings, number: int) -> None:

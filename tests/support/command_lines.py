@@ -1,16 +1,23 @@
-"""Commands as an operator types them: one in a process of its own, and odd lines for every command."""
+"""Commands as an operator types them: in a process of their own or in this one, and odd lines for every command."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
+import pytest
+import structlog
 from typer.main import get_command
 
-from ratchet.cli.__main__ import app
+from ratchet.cli.__main__ import app, main
+from ratchet.cli.exit_codes import ExitCode
 from tools.docs.cli_reference import leaves
 
 Command = Any
@@ -40,6 +47,53 @@ def ratchet(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
         timeout=100,
         env={**plain, **env},
     )
+
+
+class Ended(NamedTuple):
+    """Exit code, standard output and standard error of a command."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Shell:
+    """Types commands in the process of the test, which takes a second less than a process of their own."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    async def ended(self, *words: str, **env: str) -> Ended:
+        """A command that has run to its end; `env` are settings of its own."""
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in env.items():
+                patch.setenv(name, value)
+            self._capsys.readouterr()
+            code = await asyncio.to_thread(main, words)
+        ended = Ended(code, *self._capsys.readouterr())
+        assert "Traceback" not in ended.err
+        return ended
+
+    async def __call__(self, *words: str, code: int = 0) -> str:
+        """The output of a command that ends with `code`; of a failure, its standard error."""
+        ended = await self.ended(*words)
+        assert ended.code == code, ended
+        return ended.err if code in (ExitCode.FAILED, ExitCode.USAGE) else ended.out
+
+    async def json(self, *words: str, code: int = 0) -> Any:
+        """The document of a command with `--json`."""
+        return json.loads(await self(*words, "--json", code=code))
+
+
+@contextmanager
+def shell(environment: Mapping[str, str], capsys: pytest.CaptureFixture[str]) -> Iterator[Shell]:
+    """A shell whose commands have these settings."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        # The services of the test run in this process too, and would write their log between a command's words.
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+        yield Shell(capsys)
 
 
 def lines(words: tuple[str, ...], command: Any, odd: str) -> Iterator[list[str]]:
