@@ -14,6 +14,7 @@ import openai
 import pytest
 
 from ratchet.bus.kv import Bucket
+from ratchet.client import AsyncClient, ClientSettings
 from ratchet.core.contract import Start, Turn
 from ratchet.core.contract.bundle import NO_BUNDLE, Bundle, BundleModel, Example, Instructions, SamplingValues
 from ratchet.core.contract.state import BUNDLES, PolicyVersion, ServedPolicy
@@ -21,6 +22,7 @@ from ratchet.core.rules.recorded import applied_to
 from tests.integration.test_gateway_fallback import HI, KEY_VARIABLE, routed, upstream
 from tests.support.fake_engine import FakeProvider, providing
 from tests.support.gateway_scene import ROLE, Scene, ask, canary_route, scene, served, version
+from tests.support.running import http_client
 from tests.support.servers import Broker
 
 OURS, SENT = "You are ours.", "You are the agent's own."
@@ -172,3 +174,40 @@ async def test_a_bundle_that_is_not_stored_is_no_failure_of_the_policy(
         await ask(there.here.client(), ASKED)
         failed, _ = await there.here.published(Turn, 2)
         assert (failed.policy.version, failed.engine.fault) == (2, "unserved")
+
+
+async def test_an_agent_that_asks_for_its_bundle_composes_its_prompt_itself(
+    nats: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(nats, tmp_path, monkeypatch) as there:
+        await there.register(0, NO_BUNDLE)
+        await there.route(
+            AS_SENT, await there.register(2, instructions("{{variables.shop}}: {{instructions}}", "shop"))
+        )
+        settings = ClientSettings(gateway_url=there.here.url)
+        async with AsyncClient("agent", role=ROLE, settings=settings) as client:
+            got = await client.bundle(user="user-17")
+        assert (got.policy, got.arm) == (version(2).name, "canary")
+        system = got.instructions(SENT, {"shop": "Acme"})
+        assert system == f"Acme: {SENT}"
+        composed = [{"role": "system", "content": system}, *HI]
+        for headers in (got.headers, {"x-ratchet-trajectory": got.trajectory_id}):
+            answer = await ask(there.here.client(), composed, extra_headers=headers)
+            assert answer.headers["x-ratchet-policy"] == got.policy
+        assert [asked["messages"] for asked in there.provider.asked] == [composed, composed]
+        turns = await there.here.published(Turn, 2)
+        assert sorted(turn.applied_by for turn in turns) == ["agent", "none"]
+        assert sorted(turn.header_summary.unapplied for turn in turns) == [False, True]
+        (start,) = await there.here.published(Start, 1)
+        assert (start.trajectory_id, start.subject_ref is not None) == (got.trajectory_id, True)
+
+
+async def test_a_role_whose_policy_is_no_bundle_has_an_empty_one(
+    nats: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(nats, tmp_path, monkeypatch) as there, http_client() as http:
+        await there.route(served(1))
+        answer = (await http.get(f"{there.here.url}/v1/bundle", params={"role": ROLE, "trajectory": "run 7"})).json()
+        assert (answer["policy"], answer["bundle"]) == (version(1).name, {})
+        unknown = await http.get(f"{there.here.url}/v1/bundle", params={"role": "unknown"})
+        assert (unknown.status_code, unknown.json()["error"]["param"]) == (404, "role")

@@ -23,6 +23,7 @@ from ratchet.bus.outbox import QUEUE_BYTES, Outbox
 from ratchet.bus.settings import without_user
 from ratchet.bus.spool import NoSpool, Spool
 from ratchet.bus.tasks import end
+from ratchet.client.bundles import TrajectoryBundle, fetch_bundle
 from ratchet.client.leaving import at_exit
 from ratchet.client.preparer import Preparer
 from ratchet.client.recording import Recording, Stats, new_id
@@ -133,6 +134,26 @@ class AsyncClient:
             listeners = [Listener(name, url, settings.api_key) for name, url in named]
             await ask_over_http(listeners, request)
         return request.training_job_id
+
+    async def bundle(
+        self,
+        role: str | None = None,
+        *,
+        trajectory: str | None = None,
+        user: str | None = None,
+        session: str | None = None,
+    ) -> TrajectoryBundle:
+        """The bundle of a trajectory's policy, for an agent that composes its own prompts and calls the gateway.
+
+        `trajectory`: its name, else a new one is made; `user`, `session`: whose it is. The trajectory counts in its arm
+        from now on. Raises `Unavailable` when the gateway does not answer, and `NotFound` for a role that has neither a
+        policy nor an upstream.
+        """
+        settings = self._settings
+        url = settings.gateway_url or address("RATCHET_GATEWAY_URL") or GATEWAY_URL
+        gateway = Listener("the gateway", url, settings.api_key)
+        role = role or self._agent.role
+        return await fetch_bundle(gateway, role=role, trajectory=trajectory, user=user, session=session)
 
     async def flush(self, deadline_s: float) -> bool:
         """Wait until everything is stored; False when the deadline came first."""

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import structlog
 
 from ratchet.client.async_client import GRACE_S, AsyncClient
+from ratchet.client.bundles import TrajectoryBundle
 from ratchet.client.leaving import Latch, at_exit
 from ratchet.client.recording import Stats
 from ratchet.client.settings import ClientSettings
@@ -60,6 +61,10 @@ class Client:
     def train(self, role: str | None = None, algorithm: str = "rloo", **options: Any) -> str:
         """Ask for training, and return the id of the job; see `AsyncClient.train`."""
         return self._call(self._here().train(role, algorithm, **options), TRAIN_S)
+
+    def bundle(self, role: str | None = None, **whose: str | None) -> TrajectoryBundle:
+        """The bundle of a trajectory's policy; see `AsyncClient.bundle`."""
+        return self._call(self._here().bundle(role, **whose), TRAIN_S)
 
     def flush(self, deadline_s: float) -> bool:
         """Wait until everything is stored; False when the deadline came first."""

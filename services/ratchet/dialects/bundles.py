@@ -13,14 +13,13 @@ from typing import Any, cast
 import msgspec
 
 from ratchet.core.contract.bundle import APPEND, PREPEND, Bundle, SamplingValues, ToolTexts
-from ratchet.core.rules.bundles import SENT, Template, template_of
+from ratchet.core.rules.bundles import BLANK_LINE, SENT, Template, placed, template_of
 from ratchet.core.rules.chat import text_of
 from ratchet.dialects.api_dialect import CHAT, TEXT, ApiDialect
 from ratchet.dialects.messages.dialect import MESSAGES
 from ratchet.dialects.requests import Body, CallRequest, Fields, read_call, value_of
 from ratchet.dialects.responses.dialect import RESPONSES
 
-BLANK_LINE = "\n\n"
 _INSTRUCTING = frozenset({"system", "developer"})
 """Roles of messages whose first ones are an agent's instructions."""
 _RAWS = msgspec.json.Decoder(list[msgspec.Raw])
@@ -93,10 +92,7 @@ class Applier:
         template: Template | None = self._template
         if template is None:
             return sent
-        text = template.expanded(sent, given)
-        if self._mode == PREPEND:
-            return BLANK_LINE.join(filter(None, (text, sent)))
-        return BLANK_LINE.join(filter(None, (sent, text))) if self._mode == APPEND else text
+        return placed(self._mode, sent, template.expanded(sent, given))
 
     def place_beside(self) -> int | None:
         """0 where the text stands before the agent's instructions, 1 after them; None where it repeats or replaces."""
@@ -119,6 +115,12 @@ class Applier:
         head = self.head(messages[:count], given)
         fields["messages"] = _spliced(head, _RAWS.decode(fields["messages"])[count:])
         return [*head, *messages[count:]]
+
+    @property
+    def without_texts(self) -> Applier:
+        """What is left where the agent has composed its prompt by the bundle: who answers, and the sampling."""
+        bundle = self.bundle
+        return Applier(Bundle(model=bundle.model, defaults=bundle.defaults, overrides=bundle.overrides))
 
     @property
     def examples(self) -> Sequence[Body]:

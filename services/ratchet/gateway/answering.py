@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from ratchet.core.contract.turn import BROKE, EngineInfo
+from ratchet.core.contract.turn import BROKE, BY_AGENT, BY_GATEWAY, NOT_APPLIED, EngineInfo
 from ratchet.core.errors import BadRequest, NotFound, Rejected
 from ratchet.core.rules.capture import Reason
 from ratchet.core.service.problems import HttpError, http_error
@@ -260,7 +260,7 @@ class Answering:
         call.choice, engine = following, following.engine
         call.started = time.perf_counter()
         policy = claim_of(failed.role, following.assignment, mixed=call.arm.mixed)
-        call.header = msgspec.structs.replace(failed, policy=policy, engine=engine.info)
+        call.header = msgspec.structs.replace(failed, policy=policy, engine=engine.info, applied_by=None)
         to = "stable" if self._router.serves_policies(engine) else engine.info.name
         metrics.FALLBACKS.labels(failed.role, to).inc()
         return True
@@ -268,13 +268,17 @@ class Answering:
 
 def _changed(call: Call) -> CallRequest:
     """The request as the engine gets it. Raises `PolicyUnfit` where the policy cannot be applied to it."""
-    bundle, call.asked = call.choice.bundle, None
+    bundle, call.asked, policy = call.choice.bundle, None, call.choice.assignment.policy
     if bundle is None:
         return call.request
+    applied_by = BY_GATEWAY
+    if call.arm.fetched or call.composed_by is not None:
+        bundle, applied_by = bundle.without_texts, BY_AGENT if call.composed_by == policy.digest else NOT_APPLIED
+    call.header = msgspec.structs.replace(call.header, applied_by=applied_by)
     try:
         call.asked = bundle.apply(call.dialect, call.request)
     except BadRequest as error:
-        message = f"{call.choice.assignment.policy.name} cannot answer this call: {error}"
+        message = f"{policy.name} cannot answer this call: {error}"
         raise PolicyUnfit(400, message, code="policy_unfit") from error
     return call.asked
 

@@ -51,6 +51,7 @@ from ratchet.gateway.engines import build_upstream, transport_to
 from ratchet.gateway.engines.policies import PolicyEngines
 from ratchet.gateway.engines.replicas import CHECK_EVERY_S
 from ratchet.gateway.error_shapes import MessagesErrors, error_json
+from ratchet.gateway.fetching import BundleFetcher
 from ratchet.gateway.guard import Guard, RateLimit
 from ratchet.gateway.handlers import Handlers
 from ratchet.gateway.http_api import route_finder
@@ -204,7 +205,8 @@ def _guard(
     completions = Completions(calls, answering, continuing, constants.keep_alive_s)
     handlers = Handlers(models, recorder, continuing, arms, identity, peer_sync, updates, recording.contracts, utc_now)
     others = OtherCalls(reader, models, router, settings.prices, quotas.account)
-    find = route_finder(completions, others, handlers, coordinator if settings.coordinator_url else None, quotas)
+    asked = coordinator if settings.coordinator_url else None
+    find = route_finder(completions, others, handlers, BundleFetcher(calls, updates), asked, quotas)
     api = JsonApi(find, settings.body_limit, cancel_on_disconnect=True, bodies_limit=constants.bodies_bytes)
     used = partial(updates.used, requests=1)
     return Guard(api, limit, settings.requests_per_minute, settings.trusted_proxies, used=used), peer_sync

@@ -47,6 +47,8 @@ from ratchet.gateway.peer_sync import PeerSync
 
 T = TypeVar("T")
 TRAJECTORY, SESSION, AGENT = b"x-ratchet-trajectory", b"x-ratchet-session", b"x-ratchet-agent"
+BUNDLE = b"x-ratchet-bundle"
+"""Digest of the policy whose bundle the agent has asked for, and has composed this call by."""
 ARM = b"x-ratchet-arm"
 """With the value `pinned`: an evaluation, which stays out of statistics and training whatever model it names."""
 BAGGAGE_CHARACTERS = 8192
@@ -134,6 +136,8 @@ class Call:
     started: float
     owner: str
     """Who may continue its response."""
+    composed_by: str | None = None
+    """Digest of the policy by whose bundle the agent says that it composed the call."""
     asked: CallRequest | None = None
     """The request as the engine gets it, where the policy changes it."""
     cache_key: bytes | None = None
@@ -229,7 +233,8 @@ class CallOpener:
             key_id=request.caller.key_id,
             trace=_trace_of(request),
         )
-        return Call(dialect, asked, sent, arm, recognised, choice, header, time.perf_counter(), owner)
+        composed_by = request.header(BUNDLE)
+        return Call(dialect, asked, sent, arm, recognised, choice, header, time.perf_counter(), owner, composed_by)
 
     def _user_ref(self, asked: CallRequest) -> str | None:
         user = end_user_of(asked) if self.user_key is not None else None

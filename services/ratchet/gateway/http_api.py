@@ -20,6 +20,7 @@ from ratchet.dialects.apis import APIS
 from ratchet.dialects.messages.dialect import COUNT_PATH
 from ratchet.dialects.requests import read_fields, value_of
 from ratchet.gateway.completions import Completions
+from ratchet.gateway.fetching import BundleFetcher
 from ratchet.gateway.handlers import Handlers
 from ratchet.gateway.other_calls import OtherCalls
 from ratchet.gateway.quotas import Quotas
@@ -48,7 +49,12 @@ _FORWARDED = {"GET": re.compile(rf"/v1/status(/training|/dpo)?|{_JOBS}"), "POST"
 
 
 def route_finder(
-    completions: Completions, others: OtherCalls, handlers: Handlers, coordinator: AsyncApiClient | None, quotas: Quotas
+    completions: Completions,
+    others: OtherCalls,
+    handlers: Handlers,
+    bundles: BundleFetcher,
+    coordinator: AsyncApiClient | None,
+    quotas: Quotas,
 ) -> Find:
     """Method and path to handler; without a coordinator there are no training routes."""
     table = {
@@ -59,6 +65,7 @@ def route_finder(
         ("POST", f"/v1{COUNT_PATH}"): Route(KeyScope.INFER, others.count_tokens),
         ("POST", "/v1/embeddings"): Route(KeyScope.INFER, others.embeddings),
         ("GET", "/v1/responses"): Route(KeyScope.INFER, refuse_websocket),
+        ("GET", "/v1/bundle"): Route(KeyScope.INFER, bundles.get),
         ("GET", "/v1/models"): Route(KeyScope.INFER, handlers.list_models),
         ("POST", "/v1/feedback"): Route(KeyScope.FEEDBACK, handlers.feedback),
     }

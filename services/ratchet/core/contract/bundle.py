@@ -46,7 +46,7 @@ class ToolTexts(Value, frozen=True, kw_only=True, omit_defaults=True):
 
     description: str | None = None
     """In place of the agent's."""
-    parameters: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    parameters: dict[str, str] = msgspec.field(default_factory=dict)
     """Descriptions in place of the agent's, by parameter. Parameters that the tool does not have are left out."""
     hidden: bool = False
     """The model is not offered it."""
@@ -82,7 +82,7 @@ class Bundle(Value, frozen=True, kw_only=True, omit_defaults=True):
     model: BundleModel | None = None
     """Who answers; absent: what would answer for the role without it."""
     instructions: Instructions | None = None
-    tools: dict[str, ToolTexts] = msgspec.field(default_factory=dict[str, ToolTexts])
+    tools: dict[str, ToolTexts] = msgspec.field(default_factory=dict)
     """Texts of tools that agents offer, by the tool's name."""
     examples: tuple[Example, ...] = ()
     """Messages after the instructions, oldest first."""

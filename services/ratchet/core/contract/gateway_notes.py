@@ -66,6 +66,8 @@ class ArmNote(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Its policy changed in flight."""
     ended: bool = False
     has_outcome: bool = False
+    fetched: bool = False
+    """Its agent asked for the policy's bundle, to compose its prompts itself."""
     enders: Annotated[list[Text], Meta(max_length=8)] = field(default_factory=list[Text])
     """Ids of keys that have called and may end it."""
 

@@ -181,8 +181,12 @@ class TurnSummary(Value, frozen=True, kw_only=True, omit_defaults=True):
     latency_ms: Amount | None = None
     fault: Annotated[str, listed("unserved", "broke")] | None = None
     """What the engine did wrong, as in `EngineInfo`."""
+    unapplied: bool = False
+    """Whether the agent had asked for the policy's bundle, and this call does not say that it has applied it."""
 
 
+BY_GATEWAY, BY_AGENT, NOT_APPLIED = "gateway", "agent", "none"
+"""What wrote a bundle into a request."""
 CANCELLED = "cancelled"
 """Finish reason of a call whose agent disconnected before it had the answer."""
 
@@ -269,6 +273,10 @@ class Turn(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
     """The tools offered; sent with the first turn and whenever `tools_digest` changes."""
     applied: Applied | None = None
     """How what the engine got differs from what the agent sent; absent where the policy changes nothing of it."""
+    applied_by: Annotated[str, listed("gateway", "agent", "none")] | None = None
+    """What wrote the policy's bundle into the request: `gateway`, or the `agent`, which had asked for the bundle and
+    names it with the call; `none`: an agent that had asked for it names no bundle, or another one. Absent where the
+    policy is no bundle."""
     response: JsonObject | None = None
     """The assistant message, in OpenAI's form; absent when the call failed."""
     prompt_token_ids: PromptTokens | None = None
@@ -322,4 +330,5 @@ class Turn(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
             cancelled=self.finish_reason == CANCELLED,
             latency_ms=self.latency_ms,
             fault=self.engine.fault,
+            unapplied=self.applied_by == NOT_APPLIED,
         )

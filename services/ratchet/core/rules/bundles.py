@@ -18,6 +18,8 @@ MOST_BYTES = 256 * 1024
 """Of a bundle as JSON: it stands in a key-value bucket, whose values are below 1 MiB, and in each prompt."""
 MOST_VARIABLE = 4096
 """Characters of a variable's value."""
+BLANK_LINE = "\n\n"
+"""Between texts that are joined."""
 SENT = "instructions"
 """The placeholder for what the agent sent."""
 _VARIABLES = "variables."
@@ -69,6 +71,20 @@ def template_of(instructions: Instructions) -> Template:
     if unused := sorted(declared - template.variables):
         raise Rejected(f"`variables` declares {unused[0]}, which the instructions do not use")
     return template
+
+
+def placed(mode: str, sent: str, text: str) -> str:
+    """Instructions and those that the agent sent, as the mode puts them."""
+    if mode == PREPEND:
+        return BLANK_LINE.join(filter(None, (text, sent)))
+    return BLANK_LINE.join(filter(None, (sent, text))) if mode == APPEND else text
+
+
+def expanded(instructions: Instructions | None, sent: str, given: Mapping[str, object]) -> str:
+    """The system prompt for an agent's own and the metadata of its request. Raises `MissingVariable`."""
+    if instructions is None:
+        return sent
+    return placed(instructions.mode, sent, template_of(instructions).expanded(sent, given))
 
 
 def variables_in(text: str) -> tuple[str, ...]:

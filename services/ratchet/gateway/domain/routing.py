@@ -47,6 +47,8 @@ class Arm:
     """Its agent has ended it."""
     has_outcome: bool = False
     """An end gave an outcome, which stands whatever a later end gives."""
+    fetched: bool = False
+    """Its agent asked for the policy's bundle, and composes its prompts itself."""
     enders: list[str] = field(default_factory=list[str])
     """Ids of the keys that have called and may end it, up to `ENDERS`."""
 
@@ -90,6 +92,7 @@ class Arm:
             mixed=self.mixed,
             ended=self.ended,
             has_outcome=self.has_outcome,
+            fetched=self.fetched,
             enders=self.enders[:],
         )
 
@@ -111,6 +114,7 @@ class Arm:
         if note.turns > known.get(process, 0) and (process in known or len(known) < PROCESSES):
             known[process] = note.turns
         self.ended, self.has_outcome = self.ended or note.ended, self.has_outcome or note.has_outcome
+        self.fetched = self.fetched or note.fetched
         self.called_by(*note.enders)
         theirs = Assignment(note.arm, note.weight, note.policy) if note.policy and note.arm else None
         if self.assignment is None or (note.mixed and not self.mixed and theirs is not None):

@@ -52,6 +52,8 @@ class TurnHeader(msgspec.Struct, frozen=True, array_like=True):
     trace: Trace | None = None
     trajectory_name: str | None = None
     """The name that the agent gave the trajectory, where that is no UUID."""
+    applied_by: str | None = None
+    """What wrote the policy's bundle into the request, as turns name it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +147,11 @@ def turn_of(header: TurnHeader, request: TurnRequest, answer: Answer, latency_ms
     )
 
 
-def applied_of(sent: CallRequest, got: CallRequest, choice: int = 0) -> Applied:
-    """How the request that an engine got differs from the one that the agent sent; `choice`: of which answer."""
+def applied_of(sent: CallRequest, got: CallRequest, choice: int = 0) -> Applied | None:
+    """How the request that an engine got differs from the one that the agent sent; `choice`: of which answer.
+
+    None where only sampling values do, which turns have as the engine was asked.
+    """
     before, after = sent.messages_of(choice), got.messages_of(choice)
     same = sum(
         1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(reversed(before), reversed(after), strict=False))
@@ -160,6 +165,8 @@ def applied_of(sent: CallRequest, got: CallRequest, choice: int = 0) -> Applied:
         tools=tools if tools != (sent.value("tools") or []) else None,
         parameters={"response_format": shape} if shape != sent.value("response_format") else None,
     )
+    if not (applied.replaced or applied.head or applied.tools is not None or applied.parameters):
+        return None
     digest = hashlib.sha256(msgspec.json.encode(applied, order="deterministic")).hexdigest()
     return msgspec.structs.replace(applied, digest=digest)
 
@@ -186,6 +193,7 @@ def bare_turn(header: TurnHeader, digest: str, reason: str, latency_ms: float | 
         role=header.role,
         user_ref=header.user_ref,
         trajectory_by=header.trajectory_by,
+        applied_by=header.applied_by,
         key_id=header.key_id,
         trace=header.trace and Trace(trace_id=header.trace.trace_id, span_id=header.trace.span_id),
         latency_ms=latency_ms,

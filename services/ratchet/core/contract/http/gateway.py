@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from ratchet.core.contract.bundle import Bundle
 from ratchet.core.contract.http.answers import Answer
 
 
@@ -21,6 +22,22 @@ class Models(Answer, frozen=True, kw_only=True):
 
     object: Literal["list"] = "list"
     data: list[Model]
+
+
+class FetchedBundle(Answer, frozen=True, kw_only=True):
+    """The policy that a trajectory has got, and what it changes of calls: for agents that compose their own prompts."""
+
+    trajectory_id: str
+    role: str
+    policy: str
+    version: int
+    digest: str
+    """To be sent with each call as `x-ratchet-bundle`, once it was composed by this bundle; empty where an upstream
+    answers that has no policy."""
+    arm: str
+    """`stable`, `canary`, `pinned` or `mixed`."""
+    bundle: Bundle
+    """Empty where calls go as agents send them."""
 
 
 class Ended(Answer, frozen=True, kw_only=True):

@@ -1,0 +1,61 @@
+"""Gives agents that compose their own prompts the bundle of a trajectory's policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from urllib.parse import parse_qsl
+
+from ratchet.core.contract.bundle import NO_BUNDLE
+from ratchet.core.contract.http.gateway import FetchedBundle
+from ratchet.core.contract.roles import DEFAULT_ROLE
+from ratchet.core.errors import NotFound
+from ratchet.core.service.asgi import Request, Response, json_response
+from ratchet.gateway.calls import CallOpener, new_id, scope_of
+from ratchet.gateway.domain.identity import Asked, names_of, subject_ref
+from ratchet.gateway.domain.peer_updates import PeerUpdates
+from ratchet.gateway.domain.routing import claim_of
+
+
+@dataclass(frozen=True)
+class BundleFetcher:
+    """Draws the arm as a call would. From then on the agent applies the bundle, or not: the trajectory counts in its
+    arm either way, and the gateway writes no texts into its calls."""
+
+    calls: CallOpener
+    updates: PeerUpdates
+
+    async def get(self, request: Request, trajectory: str | None) -> Response:
+        """GET /v1/bundle?role=&trajectory=&user=&session=: all of them may be absent.
+
+        Raises `NotFound` for a role that nothing answers for, and `Forbidden` for one that is not the caller's.
+        """
+        calls, given = self.calls, dict(parse_qsl(request.query))
+        role, owner = given.get("role", DEFAULT_ROLE), request.caller.key_id or ""
+        names = names_of(request.header, given.get("trajectory") or trajectory)
+        if not (names.header or names.path or names.run):
+            names = names_of(request.header, new_id())
+        asking = Asked(scope_of(request), names, {}, b"", list, owner)
+        try:
+            model, version = await calls.models.resolve(role, request.caller, exact=True)
+            recognised = await calls.peer_sync.recognise(asking)
+            arm = calls.arms.open(recognised.trajectory_id, model.role)
+            await calls.router.prepare(model.role, version)
+            subject = partial(subject_ref, asking, given.get("user"), given.get("session"), calls.subject_key)
+            choice = calls.router.assign(arm, version, role, subject_ref=subject)
+        except NotFound as error:
+            raise NotFound(str(error), param="role", code="model_not_found") from error
+        arm.fetched = True
+        self.updates.changed(arm)
+        policy, claim = choice.assignment.policy, claim_of(arm.role, choice.assignment, mixed=arm.mixed)
+        return json_response(
+            FetchedBundle(
+                trajectory_id=arm.trajectory_id,
+                role=arm.role,
+                policy=policy.name,
+                version=policy.version,
+                digest=policy.digest,
+                arm=claim.arm,
+                bundle=choice.bundle.bundle if choice.bundle is not None else NO_BUNDLE,
+            )
+        )
