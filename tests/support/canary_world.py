@@ -381,6 +381,17 @@ class CanaryWorld:
             await self.play(40, stable, canary)
         raise AssertionError((await self.rollout()).reason)
 
+    async def register_next(self) -> tuple[PolicyVersion, bool]:
+        """Register one more policy as the deployer does, under the version that is next; and whether it was new."""
+
+        async def known(_: object) -> None:
+            return None
+
+        async def build(version: int) -> PolicyVersion:
+            return policy(version)
+
+        return await self.policies.register(ROLE, known, build)
+
     async def register(self, version: int) -> None:
         """Register one more candidate."""
         await Bucket(self.bus, POLICIES, PolicyVersion).put(f"{ROLE}.{version}", policy(version))

@@ -17,7 +17,7 @@ from ratchet.canary_deployer.operator_acts import OperatorActs
 from ratchet.core.contract import ModelRollout
 from ratchet.core.contract.state import POLICIES, ROLLOUTS, PolicyVersion, Route
 from ratchet.core.errors import Conflict
-from tests.support.canary_world import ROLE, CanaryWorld, policy, served
+from tests.support.canary_world import ROLE, CanaryWorld, served
 from tests.support.fake_bus import fake_bus
 from tests.support.running import running
 
@@ -257,5 +257,5 @@ async def test_a_policy_is_registered_by_the_leader_only() -> None:
     world = await CanaryWorld().with_policies(1)
     world.lead.leading = False
     with pytest.raises(NotLeading):
-        await world.policies.register(ROLE, "job", policy)
+        await world.register_next()
     assert [one.version for one in await world.policies.versions(ROLE)] == [1]
