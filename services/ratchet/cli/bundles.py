@@ -32,7 +32,7 @@ from ratchet.core.contract.bundle import (
 )
 from ratchet.core.contract.http.rollouts import BundleOut, RolePoliciesOut
 from ratchet.core.contract.state import PolicyStage, PolicyVersion
-from ratchet.core.errors import NotFound
+from ratchet.core.errors import NotFound, Rejected
 from ratchet.core.rules.bundle_parts import Change, changes, parts_of
 from ratchet.core.rules.bundles import check_bundle, variables_in
 from ratchet.core.stores.bundle_files import (
@@ -222,9 +222,7 @@ class Order(NamedTuple):
 
     def body(self) -> dict[str, object]:
         """The request to the deployer."""
-        who = self.actor or getpass.getuser()
-        checked = {"dry_run": True} if self.dry_run else {}
-        return {"bundle": self.bundle, "actor": who, "reason": self.reason, **checked}
+        return {"bundle": self.bundle, "actor": self.actor or getpass.getuser(), "reason": self.reason}
 
 
 def read_known(endpoints: Endpoints, role: str) -> RolePoliciesOut:
@@ -271,7 +269,8 @@ def _register(endpoints: Endpoints, known: RolePoliciesOut, order: Order, as_jso
     """Have the deployer register it, and say how it differs from what serves the role now."""
     path, stable = f"/v1/policies/{segment(known.role)}/bundles", _stable(known)
     differing = changes(bundle_of(endpoints, known.role, stable), _as_registered(endpoints, known, order.bundle))
-    made = post(endpoints, "deployer", path, BundleOut, order.body())
+    checked = {"dry_run": True} if order.dry_run else {}
+    made = post(endpoints, "deployer", path, BundleOut, {**order.body(), **checked})
     if not made.new:
         return _unchanged(made.policy, as_json)
     if order.dry_run:
@@ -326,6 +325,8 @@ def _model(endpoints: Endpoints, named: str) -> BundleModel:
             raise typer.BadParameter(f"--model takes UPSTREAM/MODEL or a policy, not {named!r}")
         return BundleModel(upstream=upstream, name=name)
     policy = find_policy(endpoints, named)
+    if policy.kind == "bundle":
+        raise Rejected(f"{policy.name} is no model but a bundle: `--from {policy.version}` takes its model")
     return BundleModel(name=policy.name, digest=policy.digest)
 
 

@@ -225,7 +225,8 @@ def find_policy(endpoints: Endpoints, name: str) -> PolicyVersion:
         policies = [policy for role in read_roles(endpoints, latest.role).roles for policy in role.policies]
         if not policies:
             raise NotFound(f"there is no policy{f' of {latest.role}' if latest.role else ''} yet")
-        return max(policies, key=lambda policy: (policy.created_at, policy.role, policy.version))
+        # Version 0, which is registered with the first bundle, is calls as agents send them: never news.
+        return max(policies, key=lambda policy: (policy.version > 0, policy.created_at, policy.role, policy.version))
     if (begun := _BEGUN.fullmatch(name)) is not None:
         name, digest = begun["name"], begun["digest"]
     else:

@@ -50,6 +50,8 @@ class Deployer:
     bundles: list[Bundle] = field(default_factory=lambda: [NO_BUNDLE])
     stable: int = 0
     stages: dict[int, PolicyStage] = field(default_factory=dict[int, PolicyStage])
+    adapter: int | None = None
+    """The version that is no bundle."""
     asked: list[BundleIn] = field(default_factory=list[BundleIn])
 
     def policy(self, version: int) -> PolicyVersion:
@@ -62,9 +64,9 @@ class Deployer:
             name=policy_name("support", version, digest),
             digest=digest,
             uri=f"s3://policies/{digest}.json",
-            kind="bundle",
+            kind="adapter" if version == self.adapter else "bundle",
             base_model=model_name(bundle),
-            created_at=datetime(2026, 1, 1, tzinfo=UTC),
+            created_at=datetime(2026, 1, 2 if version == 0 else 1, tzinfo=UTC),
             stage=self.stages.get(version, ordinary),
         )
 
@@ -174,8 +176,10 @@ async def test_a_bundle_from_another_keeps_its_other_parts(tmp_path: Path, monke
 
 
 async def test_a_model_is_an_upstreams_or_a_policy_of_the_role(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with deployer(monkeypatch, KIND, stable=1) as fake:
+    async with deployer(monkeypatch, KIND, KIND, stable=1) as fake:
+        fake.adapter = 1
         assert await typed(tmp_path, "create", "support", "--model", "support@1") == ExitCode.DONE
+        assert await typed(tmp_path, "create", "support", "--model", "support@2") == ExitCode.FAILED
         policy = fake.policy(1)
     assert fake.asked[0].bundle.model == BundleModel(name=policy.name, digest=policy.digest)
 
@@ -187,6 +191,7 @@ async def test_a_dry_run_has_the_order_checked_and_registers_nothing(
         line = ("create", "support", "--set", "seed=1", "--dry-run", "--json")
         assert await typed(tmp_path, *line) == ExitCode.DONE
     document = json.loads(capsys.readouterr().out)
+    assert document["body"].keys() == {"bundle", "actor", "reason"}
     assert (document["dry_run"], document["body"]["bundle"]) == (True, {"tools": {}, "overrides": {"seed": 1}})
     assert [order.dry_run for order in fake.asked] == [True]
     assert len(fake.bundles) == 1
@@ -260,6 +265,14 @@ async def test_two_policies_are_compared_in_words(
     assert "they change the same" in capsys.readouterr().out
     assert "-Be kind.\n+Be brief.\n" in words
     assert (change["part"], change["words"]) == ("instructions", "before the agent's (+1 -1 lines)")
+
+
+async def test_the_latest_policy_is_never_version_0(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with deployer(monkeypatch, KIND):
+        assert await typed(tmp_path, "show", "support@latest", "--json") == ExitCode.DONE
+    assert json.loads(capsys.readouterr().out)["policy"]["version"] == 1
 
 
 async def test_a_policy_is_shown_with_its_texts(
