@@ -427,8 +427,7 @@ class Consumer:
         headers = dict(message.headers or {})
         event_id = headers.get("ce-id") or headers.get("Nats-Msg-Id") or ""
         correlation_id = headers.get("ce-correlationid") or event_id
-        is_cause = 0 < len(event_id) <= MAX_ID and len(correlation_id) <= MAX_ID
-        cause = Cause(event_id=event_id, correlation_id=correlation_id) if is_cause else None
+        cause = Cause(event_id=event_id, correlation_id=correlation_id) if 0 < len(event_id) <= MAX_ID else None
         try:
             try:
                 await self._bus.publish(letter, cause=cause)

@@ -86,9 +86,12 @@ def source_of(program: str) -> str:
 def enveloped(
     message: Message, body: bytes, *, source: str, schema: str, now: datetime, cause: Causing | None
 ) -> tuple[Headers, bytes]:
-    """Headers and body as they go on the wire."""
+    """Headers and body as they go on the wire. Of the cause they repeat nothing long: the broker bounds headers."""
     event_id = message.event_id
     cause = cause.as_cause() if isinstance(cause, Received) else cause
+    root = event_id if cause is None else cause.correlation_id
+    if cause is not None and len(root) > MAX_ID:
+        root = cause.event_id
     headers = {
         "Nats-Msg-Id": message.repetition_id,
         "ce-specversion": "1.0",
@@ -96,14 +99,14 @@ def enveloped(
         "ce-type": message.TOPIC,
         "ce-source": source,
         "ce-time": now.isoformat().replace("+00:00", "Z"),
-        "ce-correlationid": cause.correlation_id if cause else event_id,
+        "ce-correlationid": root,
         "content-type": "application/json",
     }
     if schema:
         headers["ce-dataschema"] = schema
     if cause is not None:
         headers["ce-causationid"] = cause.event_id
-        if cause.traceparent is not None:
+        if cause.traceparent is not None and len(cause.traceparent) <= MAX_ID:
             headers["traceparent"] = cause.traceparent
     if len(body) > COMPRESS_ABOVE:
         headers["content-encoding"] = "zstd"

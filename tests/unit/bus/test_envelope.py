@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import zstandard
 
-from ratchet.bus.envelope import COMPRESS_ABOVE, MAX_BODY, enveloped, unseal
+from ratchet.bus.envelope import COMPRESS_ABOVE, MAX_BODY, MAX_ID, enveloped, unseal
 from ratchet.bus.message import Cause
 from ratchet.bus.received import Received
 from ratchet.core.errors import InvalidMessage
@@ -45,6 +45,13 @@ def test_a_following_event_names_its_cause_and_keeps_correlation_and_trace() -> 
     assert headers["ce-causationid"] == "the-cause"
     assert headers["ce-correlationid"] == "the-root"
     assert headers["traceparent"] == "00-abc-def-01"
+
+
+def test_following_event_repeats_no_long_header_of_its_cause() -> None:
+    long = "x" * (MAX_ID + 1)
+    headers, _ = sealed(cause=Cause(event_id="the-cause", correlation_id=long, traceparent=long))
+    assert headers["ce-correlationid"] == headers["ce-causationid"] == "the-cause"
+    assert "traceparent" not in headers
 
 
 def test_a_kept_cause_is_the_same_as_its_delivery() -> None:
