@@ -20,6 +20,7 @@ from ratchet.canary_deployer.domain.announcements import Announcer
 from ratchet.canary_deployer.domain.rollout import PASSED, GateResult, Rollout
 from ratchet.canary_deployer.domain.rules import Rules, Stage
 from ratchet.canary_deployer.domain.trajectories import Batch, Chunk, Event, call_of, score_of, started_of
+from ratchet.canary_deployer.kv_bundles import KvBundles
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.leadership import NotLeading
 from ratchet.canary_deployer.nats_events import Behind, EvidenceLost, Places, Read
@@ -73,8 +74,7 @@ def bundle_registry(
     """Bundles on a fake bus."""
     return BundleRegistry(
         policies=policies,
-        bundles=Bucket(bus, BUNDLES, Bundle),
-        objects=objects,
+        bundles=KvBundles(Bucket(bus, BUNDLES, Bundle), objects),
         lead=lead or FakeLead(),
         publish=bus.publish_all,
         announcer=Announcer("http://127.0.0.1:8080"),
@@ -295,6 +295,7 @@ class CanaryWorld:
             "decisions_of": self.decisions_of,
             "gates": self.gates,
             "answering": self.answering,
+            "weights_of": self.weights_of,
             "role": ROLE,
             "rules": self.rules.for_role(ROLE),
             "strategy": self.strategy,
@@ -307,6 +308,10 @@ class CanaryWorld:
 
     async def decisions_of(self, role: str) -> list[ModelRollout]:
         return [decision for decision in self.bus.published(ModelRollout) if decision.role == role]
+
+    async def weights_of(self, policy: PolicyVersion) -> PolicyVersion | None:
+        """Adapters are held by the engine, bundles answered upstream."""
+        return policy if policy.kind == "adapter" else None
 
     async def answering(self, role: str) -> set[str]:
         """The replicas that answer. Raises `Unavailable` without any."""

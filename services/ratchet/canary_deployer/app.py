@@ -32,18 +32,20 @@ from ratchet.canary_deployer.domain.announcements import Announcer
 from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.domain.trajectories import Chunk
 from ratchet.canary_deployer.gates import build_gates
-from ratchet.canary_deployer.gates.base import Gate, GateTools, ReplayTools
+from ratchet.canary_deployer.gates.base import Asking, BundleTools, Gate, GateTools, ReplayTools
 from ratchet.canary_deployer.gates.shadow_replay import DEADLINE_S
 from ratchet.canary_deployer.handlers import Handlers
 from ratchet.canary_deployer.http_api import Api
 from ratchet.canary_deployer.http_clients import (
+    BUNDLE_AGENT,
     HELDOUT_AGENT,
     HttpCoordinator,
-    complete,
+    HttpGateway,
     coordinator_peer,
     gateway_peer,
 )
 from ratchet.canary_deployer.http_engines import HttpEngines
+from ratchet.canary_deployer.kv_bundles import KvBundles
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.leadership import Leader, Leadership, WhileLeading
 from ratchet.canary_deployer.nats_clock import SYNCHRONIZE_S, BrokerClock
@@ -86,11 +88,20 @@ async def build(settings: Settings, unload_after_s: float = unloading.AFTER_S) -
             AsyncApiClient(coordinator_peer(settings.coordinator_url or "", service_key)) as coordinator,
             AsyncApiClient(gateway_peer(settings.gateway_url, service_key)) as gateway,
             AsyncApiClient(gateway_peer(settings.gateway_url, service_key, HELDOUT_AGENT)) as heldout,
+            AsyncApiClient(gateway_peer(settings.gateway_url, service_key, BUNDLE_AGENT)) as asked,
         ):
+            bundles = _bundles(settings, bus)
             history = HttpCoordinator(coordinator if settings.coordinator_url else None)
             judge = SubprocessJudge(settings.replay_command, DEADLINE_S) if settings.replay_command else None
-            replay = ReplayTools(history.prompts, partial(complete, gateway), judge.judge) if judge else None
-            tools = _gate_tools(settings, engines, heldout, replay)
+            replay = (
+                ReplayTools(history.prompts, HttpGateway(gateway, bundles.bundle_of).complete, judge.judge)
+                if judge
+                else None
+            )
+            recorded = history.requests if settings.coordinator_url else None
+            asking = Asking(HttpGateway(asked, bundles.bundle_of).ask)
+            of_bundles = BundleTools(bundles.bundle_of, bundles.weights_of, asking, recorded)
+            tools = _gate_tools(settings, engines, heldout, replay, of_bundles)
             gates = build_gates(settings.further_gates, tools)
             yield assembled(settings, bus, clock, history, engines, gates, unload_after_s=unload_after_s)
     finally:
@@ -111,7 +122,7 @@ def assembled(  # noqa: PLR0913 - the connections, and one wait
     leadership = Leadership(Bucket(bus, ROLLOUTS, Leader), settings.url)
     policies = KvPolicies(Bucket(bus, POLICIES, Route), Bucket(bus, POLICIES, PolicyVersion), leadership)
     rollouts, announcer = Bucket(bus, ROLLOUTS, Rollout), Announcer(settings.gateway_url, settings.platform_of)
-    rules = settings.rules()
+    rules, stored = settings.rules(), _bundles(settings, bus)
     context = partial(
         RoleContext,
         policies=policies,
@@ -125,6 +136,7 @@ def assembled(  # noqa: PLR0913 - the connections, and one wait
         decisions_of=partial(decisions_of, bus),
         gates=gates,
         answering=partial(_answering, engines),
+        weights_of=stored.weights_of,
         strategy=settings.strategy,
         now=clock,
     )
@@ -136,8 +148,7 @@ def assembled(  # noqa: PLR0913 - the connections, and one wait
     jobs, objects = Bucket(bus, JOBS, Job), Objects(settings.shared)
     bundles = BundleRegistry(
         policies=policies,
-        bundles=Bucket(bus, BUNDLES, Bundle),
-        objects=objects,
+        bundles=stored,
         lead=leadership,
         publish=bus.publish_all,
         announcer=announcer,
@@ -194,7 +205,17 @@ async def manifest_of(objects: Objects, policy: PolicyVersion) -> PolicyManifest
     return (await asyncio.to_thread(read_policy, objects, policy.uri, policy.digest)).manifest
 
 
-def _gate_tools(settings: Settings, engines: Engines, gateway: AsyncApiClient, replay: ReplayTools | None) -> GateTools:
+def _bundles(settings: Settings, bus: Bus) -> KvBundles:
+    return KvBundles(Bucket(bus, BUNDLES, Bundle), Objects(settings.shared))
+
+
+def _gate_tools(
+    settings: Settings,
+    engines: Engines,
+    gateway: AsyncApiClient,
+    replay: ReplayTools | None,
+    bundles: BundleTools,
+) -> GateTools:
     objects, cache = Objects(settings.shared), HeldoutCache(settings.shared.data_dir / "heldout")
     plans = {
         role: TaskPlan(file, settings.heldout_tasks, settings.task_temperature)
@@ -207,4 +228,5 @@ def _gate_tools(settings: Settings, engines: Engines, gateway: AsyncApiClient, r
         approval=settings.approval,
         replay=replay,
         task_files={role: TaskFileHeldout(plan, gateway, objects, cache) for role, plan in plans.items()},
+        bundles=bundles,
     )

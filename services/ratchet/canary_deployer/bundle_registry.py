@@ -1,12 +1,10 @@
-"""Bundles of policies: what each changes of calls, and how one becomes the next version of its role.
+"""How a bundle becomes the next version of its role.
 
-A bundle's manifest is written first, then the bundle in the bucket `bundles`, where gateways read it, then the version
-that names both. A crash in between leaves what nothing names.
+It is stored first, then the version that names it. A crash in between leaves what nothing names.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,52 +13,36 @@ from datetime import datetime
 import msgspec
 import structlog
 
-from ratchet.bus.kv import Bucket
 from ratchet.canary_deployer import metrics
 from ratchet.canary_deployer.domain import registry
 from ratchet.canary_deployer.domain.announcements import Announcer
+from ratchet.canary_deployer.kv_bundles import KvBundles
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.leadership import Lead
 from ratchet.canary_deployer.role_context import Publish
-from ratchet.core.contract.bundle import NO_BUNDLE, Bundle, BundleModel
+from ratchet.core.contract.bundle import NO_BUNDLE, Bundle
 from ratchet.core.contract.http.rollouts import BundleOut
 from ratchet.core.contract.policy_manifest import BUNDLE, PolicyManifest
 from ratchet.core.contract.state import PolicyStage, PolicyVersion
 from ratchet.core.errors import BadRequest, DigestMismatch, NotFound, Rejected
 from ratchet.core.rules.arms import parse_model, served
 from ratchet.core.rules.bundles import check_bundle
-from ratchet.core.stores.policies import BlobStore, Policy, encode_manifest, find_policy, publish_policy, read_policy
+from ratchet.core.stores.policies import Policy, encode_manifest
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, kw_only=True)
 class BundleRegistry:
-    """Reads and registers bundles; registering needs the lead."""
+    """Registers bundles; only the leader does."""
 
     policies: KvPolicies
-    bundles: Bucket[Bundle]
-    objects: BlobStore
+    bundles: KvBundles
     lead: Lead
     publish: Publish
     announcer: Announcer
     on_registered: Callable[[str], None]
     now: Callable[[], datetime]
-
-    async def bundle_of(self, policy: PolicyVersion) -> Bundle:
-        """What a policy changes of calls: weights answer them, and change nothing else.
-
-        Raises `NotFound`, `DigestMismatch`, `Rejected` or `Unavailable`.
-        """
-        if policy.kind != BUNDLE:
-            return Bundle(model=BundleModel(name=policy.name, digest=policy.digest))
-        if policy.version == 0:
-            return NO_BUNDLE
-        entry = await self.bundles.get(policy.digest)
-        if entry is not None:
-            return entry.value
-        manifest = (await asyncio.to_thread(read_policy, self.objects, policy.uri, policy.digest)).manifest
-        return manifest.bundle or NO_BUNDLE
 
     async def register(self, role: str, asked: Bundle, actor: str, reason: str, *, dry_run: bool) -> BundleOut:
         """A bundle as the role's next version, or the live one that is the same. Raises `BadRequest`."""
@@ -122,28 +104,6 @@ class BundleRegistry:
         stored = await self._store(whole)
         return registry.named_bundle(policy, whole, stored.digest, stored.uri)
 
-    async def weights_of(self, policy: PolicyVersion) -> PolicyVersion | None:
-        """The policy that an engine holds for this one: itself, or its bundle's model; None where an upstream answers.
-
-        Raises as `bundle_of` and `find_policy` do.
-        """
-        if policy.kind != BUNDLE:
-            return policy
-        model = (await self.bundle_of(policy)).model
-        if model is None or model.digest is None:
-            return None
-        stored = await self._stored_weights(model.name, model.digest)
-        manifest = stored.manifest
-        return msgspec.structs.replace(
-            policy,
-            name=model.name,
-            digest=stored.digest,
-            uri=stored.uri,
-            kind=manifest.kind,
-            base_model=manifest.base_model,
-            metrics=dict(manifest.metrics),
-        )
-
     async def _checked(self, role: str, asked: Bundle, stable: Bundle | None) -> Bundle:
         """The bundle as it will serve. Raises `BadRequest` for one that could answer no call, or holds a secret."""
         try:
@@ -154,31 +114,25 @@ class BundleRegistry:
             if model is not None and model.digest is not None:
                 if parse_model(model.name).role != role:
                     raise Rejected(f"the bundle's model {model.name} is of another role than {role}")
-                await self._stored_weights(model.name, model.digest)
+                await self.bundles.weights(model.name, model.digest)
         except BadRequest:
             raise
         except (Rejected, NotFound, ValueError) as error:
             raise BadRequest(str(error), param="bundle") from error
         return bundle
 
-    async def _stored_weights(self, name: str, digest: str) -> Policy:
-        stored = await asyncio.to_thread(find_policy, self.objects, name)
-        if stored.digest != digest:
-            raise Rejected(f"the bundle's model {name} has another digest: {stored.digest}")
-        return stored
-
     async def _stable_bundle(self, role: str) -> Bundle | None:
         """What stable changes of calls; None where the role has none."""
         route = await self.policies.route(role)
         if route is None or route.stable is None:
             return None
-        return await self.bundle_of(await self.policies.version(role, route.stable.version))
+        return await self.bundles.bundle_of(await self.policies.version(role, route.stable.version))
 
     async def _same(self, bundle: Bundle, versions: Sequence[PolicyVersion]) -> PolicyVersion | None:
         """The newest live version, where it changes the same of calls."""
         newest = next((policy for policy in reversed(versions) if policy.stage in registry.LIVE), None)
         try:
-            return newest if newest is not None and await self.bundle_of(newest) == bundle else None
+            return newest if newest is not None and await self.bundles.bundle_of(newest) == bundle else None
         except (NotFound, DigestMismatch, Rejected):  # a damaged one is not repeated
             return None
 
@@ -191,10 +145,8 @@ class BundleRegistry:
         )
 
     async def _store(self, manifest: PolicyManifest) -> Policy:
-        policy = await asyncio.to_thread(publish_policy, self.objects, manifest)
         await self.lead.confirm()
-        await self.bundles.put(policy.digest, manifest.bundle or NO_BUNDLE)
-        return policy
+        return await self.bundles.write(manifest)
 
 
 async def _described(manifest: PolicyManifest) -> Policy:

@@ -154,7 +154,7 @@ class RolloutController:
 
     async def _pass_gates(self, rollout: Rollout) -> None:
         """Run the next gate without holding the lock; conclude when all have run or one has failed."""
-        gate = self.preparation.next_gate(rollout)
+        gate = await self.preparation.next_gate(rollout)
         result = await self.preparation.run_gate(gate, rollout) if gate is not None else None
         async with self.store.lock:
             current = await self.store.load_same(rollout, {State.GATING})

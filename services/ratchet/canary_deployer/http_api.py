@@ -151,7 +151,7 @@ class Api:
     async def bundle(self, role: str, version: int) -> BundleOut:
         """A policy, and what it changes of calls."""
         policy = await self._policies.version(_checked(role), version)
-        return BundleOut(policy=policy, bundle=await self._bundles.bundle_of(policy), new=False)
+        return BundleOut(policy=policy, bundle=await self._bundles.bundles.bundle_of(policy), new=False)
 
     async def create_bundle(self, role: str, body: BundleIn, caller: Caller) -> BundleOut:
         """Register a bundle as the role's next policy; a live policy that is the same is returned instead."""

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
+import uuid_utils
 
 from ratchet.bus.message import JsonObject, decode
 from ratchet.canary_deployer.gates.base import LoggedPrompt, LoggedPrompts
+from ratchet.core.contract.bundle import Bundle
 from ratchet.core.contract.http.models import OutcomeTimesOut
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.contract.turn import Sampling
-from ratchet.core.errors import Rejected, Unavailable
-from ratchet.core.service.http_client import AsyncApiClient, Peer, bearer
+from ratchet.core.errors import RatchetError, Rejected, Unavailable
+from ratchet.core.service.http_client import AsyncApiClient, Peer, Reply, bearer, error_of
 
-AGENT, HELDOUT_AGENT = "shadow_replay", "heldout_tasks"
+AGENT, HELDOUT_AGENT, BUNDLE_AGENT = "shadow_replay", "heldout_tasks", "bundle"
 """The gates that ask the gateway, as the captured turns name them."""
 ANSWER_S = 120.0
 """How long one answer through the gateway may take."""
@@ -25,8 +27,9 @@ PROMPTS_S = 60.0
 
 
 def gateway_peer(url: str, api_key: str | None, agent: str = AGENT) -> Peer:
-    """The gateway, as an agent of that name."""
-    return Peer("the gateway", url, {**bearer(api_key), "x-ratchet-agent": agent}, ANSWER_S)
+    """The gateway, as an agent of that name. What keys and limits refuse is no policy's fault, and may pass."""
+    errors: dict[int, type[RatchetError]] = dict.fromkeys((401, 403, 409), Unavailable)
+    return Peer("the gateway", url, {**bearer(api_key), "x-ratchet-agent": agent}, ANSWER_S, errors)
 
 
 def coordinator_peer(url: str, api_key: str | None) -> Peer:
@@ -44,27 +47,58 @@ class _Chat(msgspec.Struct, frozen=True):
     choices: Sequence[_Choice]
 
 
-async def complete(gateway: AsyncApiClient, policy: PolicyVersion, prompt: LoggedPrompt) -> JsonObject:
-    """The policy's next message, tool calls included as it wrote them: nothing is called.
+class HttpGateway:
+    """Policies asked through the gateway, by name: their answers are in no statistic and no training."""
 
-    The policy is asked for by name, so that its answer is in no statistic and no training. Raises `Rejected` when the
-    policy does not answer, `Unavailable` when the gateway does not.
-    """
-    sampled = {name: prompt.sampling.get(name) for name in Sampling.__struct_fields__}
-    body = {
-        "model": policy.name,
-        "messages": prompt.messages,
-        **({"tools": prompt.tools} if prompt.tools else {}),
-        **{name: value for name, value in sampled.items() if value is not None},
-    }
-    reply = await gateway.exchange("POST", "/v1/chat/completions", body=body)
-    by = reply.headers.get("x-ratchet-policy", "no policy")
-    if reply.status != 200 or by != policy.name:
-        raise Rejected(f"{policy.name} does not answer: {reply.status} by {by}")
-    try:
-        return decode(reply.content, _Chat).choices[0].message
-    except (msgspec.DecodeError, IndexError) as error:
-        raise Rejected(f"the answer holds no message: {error!r}") from error
+    def __init__(self, client: AsyncApiClient, bundle_of: Callable[[PolicyVersion], Awaitable[Bundle]]) -> None:
+        self._client = client
+        self._bundle_of = bundle_of
+
+    async def complete(self, policy: PolicyVersion, prompt: LoggedPrompt) -> JsonObject:
+        """The policy's next message, tool calls included as it wrote them: nothing is called.
+
+        Raises `Rejected` when the policy does not answer, `Unavailable` when the gateway does not.
+        """
+        sampled = {name: prompt.sampling.get(name) for name in Sampling.__struct_fields__}
+        given = {name: value for name, value in sampled.items() if value is not None}
+        reply = await self._exchange(policy, prompt, given)
+        by = reply.headers.get("x-ratchet-policy", "no policy")
+        if reply.status != 200 or by != policy.name:
+            raise Rejected(f"{policy.name} does not answer: {reply.status} by {by}")
+        try:
+            return decode(reply.content, _Chat).choices[0].message
+        except (msgspec.DecodeError, IndexError) as error:
+            raise Rejected(f"the answer holds no message: {error!r}") from error
+
+    async def ask(self, policy: PolicyVersion, prompt: LoggedPrompt, most_tokens: int | None) -> None:
+        """See `Ask`."""
+        limit = {} if most_tokens is None else {"max_completion_tokens": most_tokens}
+        reply = await self._exchange(policy, prompt, limit)
+        if reply.status != 200:
+            raise error_of(self._client.peer, reply)
+        by = reply.headers.get("x-ratchet-policy", "no policy")
+        if by != policy.name:
+            raise Unavailable(f"{by} answered in its place")
+
+    async def _exchange(self, policy: PolicyVersion, prompt: LoggedPrompt, members: JsonObject) -> Reply:
+        """As a trajectory of its own, with the variables of the policy's instructions: other metadata names people."""
+        instructions = (await self._bundle_of(policy)).instructions
+        variables = instructions.variables if instructions else ()
+        metadata = {name: prompt.metadata[name] for name in variables if name in prompt.metadata}
+        body = {
+            "model": policy.name,
+            "messages": prompt.messages,
+            **({"tools": prompt.tools} if prompt.tools else {}),
+            **({"metadata": metadata} if metadata else {}),
+            **members,
+        }
+        headers = {"x-ratchet-trajectory": str(uuid_utils.uuid7())}
+        return await self._client.exchange("POST", "/v1/chat/completions", body=body, headers=headers)
+
+
+class _Requests(msgspec.Struct, frozen=True, kw_only=True):
+    requests: list[LoggedPrompt]
+    left_out: dict[str, int] = {}
 
 
 class HttpCoordinator:
@@ -91,6 +125,12 @@ class HttpCoordinator:
         return await self._configured().ask(
             "GET", "/v1/replay/prompts", LoggedPrompts, query=query, timeout_s=PROMPTS_S
         )
+
+    async def requests(self, role: str, limit: int) -> LoggedPrompts:
+        """At most `limit` requests of the role's last week, newest first. Raises as `outcome_times` does."""
+        path, query = "/v1/replay/requests", {"role": role, "limit": limit}
+        answer = await self._configured().ask("GET", path, _Requests, query=query, timeout_s=PROMPTS_S)
+        return LoggedPrompts(prompts=answer.requests, left_out=answer.left_out)
 
     def _configured(self) -> AsyncApiClient:
         if self._client is None:

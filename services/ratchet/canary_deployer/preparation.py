@@ -48,19 +48,18 @@ class Preparation:
         if order is None:
             return rollout
         waived = (
-            gating.waived_results(list(self.context.gates), policy.gate, order.actor, order.reason)
-            if order.override
-            else ()
+            gating.waived_results(policy, list(self.context.gates), order.actor, order.reason) if order.override else ()
         )
         return msgspec.structs.replace(
             rollout, asked_strategy=order.strategy, override=order.override, gates=waived or rollout.gates
         )
 
-    def next_gate(self, rollout: Rollout) -> str | None:
+    async def next_gate(self, rollout: Rollout) -> str | None:
         """The gate that is due; None when all have run or one has failed."""
         if gating.refusal(rollout):
             return None
-        return next(iter(gating.due_gates(rollout, list(self.context.gates), self.context.rules)), None)
+        kind = (await self.context.policies.version(self.context.role, rollout.candidate.version)).kind
+        return next(iter(gating.due_gates(rollout, kind, list(self.context.gates), self.context.rules)), None)
 
     async def run_gate(self, name: str, rollout: Rollout) -> GateResult | None:
         """The result of a gate; None when `cancel_gate` ended it."""

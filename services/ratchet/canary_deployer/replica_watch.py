@@ -91,6 +91,9 @@ class ReplicaWatch:
         A refusal is noted nowhere, so the probe is due again until its decision has been applied. Raises `Unavailable`
         where it may not be the candidate's fault.
         """
+        candidate = await self.context.policies.version(rollout.role, rollout.candidate.version)
+        if await self.context.weights_of(candidate) is None:  # an upstream answers
+            return None
         names = set(await self.context.answering(rollout.role))
         self._probed &= names  # one that was away may come back as another
         now = self.context.monotonic()
@@ -98,7 +101,6 @@ class ReplicaWatch:
         faulted = rollout.statistics.canary.faulted
         if names <= self._probed and faulted <= self._faulted:
             return None
-        candidate = await self.context.policies.version(rollout.role, rollout.candidate.version)
         stable = await self.context.policies.version(rollout.role, rollout.stable.version) if rollout.stable else None
         result = await self.context.gates[PROBE].check(candidate, stable)
         log.info("probed under traffic", role=rollout.role, policy=candidate.name, outcome=result.outcome)

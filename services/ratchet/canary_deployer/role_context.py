@@ -50,6 +50,8 @@ class RoleContext:
     """By name, in the order in which they run."""
     answering: Callable[[str], Awaitable[Collection[str]]]
     """The names of a role's replicas that answer. Raises `Unavailable` when none does."""
+    weights_of: Callable[[PolicyVersion], Awaitable[PolicyVersion | None]]
+    """The policy that an engine holds for one; None where an upstream answers. Raises an error of the tree."""
     strategy: str
     """`canary`, `blue_green` or `auto`."""
     now: Callable[[], datetime]

@@ -146,19 +146,19 @@ class TaskFileHeldout:
             return self._no_result(policy, begun, f"the gateway does not ask {policy.name}: {error}")
         if faults:
             return self._no_result(policy, begun, f"{len(faults)} of {len(tries)} tasks got no answer: {faults[0]}")
-        self._doubts.pop(policy.digest, None)
+        self._doubts.pop(policy.name, None)
         played = _played(tries)
         await asyncio.to_thread(self._cache.write, played, *self._key(policy, file))
         return HeldoutRun(played, self._monotonic() - begun, source=_source(file))
 
     def _no_result(self, policy: PolicyVersion, begun: float, why: str) -> HeldoutRun:
         """A problem for a person, after `MOST_ROUNDS` and the deadline. Raises `Inconclusive` before: play again."""
-        rounds, first = self._doubts.get(policy.digest, (0, begun))
+        rounds, first = self._doubts.get(policy.name, (0, begun))
         rounds, took_s = rounds + 1, self._monotonic() - first
         if rounds < MOST_ROUNDS or took_s < self._plan.deadline_s:
-            self._doubts[policy.digest] = rounds, first
+            self._doubts[policy.name] = rounds, first
             raise Inconclusive(f"the held-out tasks show nothing yet: {why}", rounds)
-        self._doubts.pop(policy.digest, None)
+        self._doubts.pop(policy.name, None)
         return _problem(f"played {rounds} times in {took_s:.0f} s without a result: {why}", took_s)
 
     async def _file(self) -> TaskFile | HeldoutRun:
@@ -174,7 +174,7 @@ class TaskFileHeldout:
         return read_task_file(Path(place))
 
     def _key(self, policy: PolicyVersion, file: TaskFile) -> tuple[object, ...]:
-        return (policy.digest, self._plan.tasks, file.digest, self._plan.temperature)
+        return (policy.role, policy.digest, self._plan.tasks, file.digest, self._plan.temperature)
 
 
 def _played(tries: list[Try]) -> Played:

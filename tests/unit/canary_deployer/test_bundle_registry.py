@@ -220,7 +220,7 @@ async def test_stables_weights_answer_for_a_bundle_without_a_model() -> None:
     made = await scene.register(POLITE)
     assert made.bundle.model == BundleModel(name=adapter.name, digest=adapter.digest)
     assert made.policy.base_model == adapter.name
-    weights = await scene.registry.weights_of(made.policy)
+    weights = await scene.registry.bundles.weights_of(made.policy)
     assert weights is not None
     assert (weights.name, weights.digest, weights.uri, weights.kind) == (
         *(adapter.name, adapter.digest, adapter.uri),
@@ -234,7 +234,7 @@ async def test_stables_upstream_answers_for_a_bundle_without_a_model() -> None:
     await scene.serve(1)
     made = await scene.register(POLITE)
     assert (made.bundle.model, made.policy.base_model) == (SMALL, "openai/small")
-    assert await scene.registry.weights_of(made.policy) is None
+    assert await scene.registry.bundles.weights_of(made.policy) is None
 
 
 async def test_weights_for_a_role_with_a_bundle_keep_its_instructions() -> None:
@@ -244,7 +244,7 @@ async def test_weights_for_a_role_with_a_bundle_keep_its_instructions() -> None:
     adapter = scene.weights(1)
     policy = await scene.train(adapter)
     assert (policy.version, policy.kind, policy.base_model) == (2, "bundle", f"{ROLE}@2-{adapter.digest[:8]}")
-    bundle = await scene.registry.bundle_of(policy)
+    bundle = await scene.registry.bundles.bundle_of(policy)
     assert bundle.instructions == POLITE.instructions
     assert bundle.model == BundleModel(name=policy.base_model, digest=adapter.digest)
     assert find_policy(scene.blobs, policy.base_model).digest == adapter.digest
@@ -268,7 +268,7 @@ async def test_a_bundle_that_a_training_made_is_registered_likewise() -> None:
     )
     policy = await scene.train(made)
     assert (policy.version, policy.digest, policy.algorithm) == (1, made.digest, "gepa")
-    assert await scene.registry.bundle_of(policy) == POLITE
+    assert await scene.registry.bundles.bundle_of(policy) == POLITE
     route = await scene.world.route()
     assert route.stable is not None
     assert route.stable.version == 0
@@ -290,9 +290,11 @@ async def test_a_bundle_without_its_bucket_entry_is_read_from_its_manifest() -> 
     scene = RegistryWorld()
     policy = (await scene.register(POLITE)).policy
     await Bucket(scene.world.bus, BUNDLES, Bundle).delete(policy.digest)
-    assert await scene.registry.bundle_of(policy) == POLITE
+    assert await scene.registry.bundles.bundle_of(policy) == POLITE
     with pytest.raises(NotFound):
-        await scene.registry.bundle_of(msgspec.structs.replace(policy, digest="0" * 64, uri="s3://test/no.json"))
+        await scene.registry.bundles.bundle_of(
+            msgspec.structs.replace(policy, digest="0" * 64, uri="s3://test/no.json")
+        )
 
 
 async def test_a_bundles_weights_are_kept_in_the_engine() -> None:

@@ -121,6 +121,7 @@ async def test_the_event_names_every_check_and_claims_no_safety_suite_that_never
     await world.until("running")
     results = world.bus.published(ModelDeployed)[-1].validation_results
     assert results.checks == {
+        "render": "not_run",
         "probe": "passed",
         "warmup": "passed",
         "takes_tools": "not_run",

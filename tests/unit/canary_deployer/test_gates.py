@@ -24,6 +24,7 @@ from ratchet.canary_deployer.domain.rollout import (
 )
 from ratchet.canary_deployer.gates import GATES
 from ratchet.canary_deployer.gates.base import GateTools, HeldoutRun
+from ratchet.core.contract.policy_manifest import ADAPTER
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.errors import Unavailable
 from tests.support.canary_world import policy, quick_rules, served
@@ -192,10 +193,10 @@ def heldout(difference: float, outcome: str = PASSED) -> GateResult:
 
 def test_gates_are_asked_in_order_and_a_first_policy_only_those_that_need_no_comparison() -> None:
     every = ["probe", "warmup", "takes_tools", "heldout_tasks", "approval"]
-    assert gating.due_gates(gated(), NAMES, quick_rules()) == every
+    assert gating.due_gates(gated(), ADAPTER, NAMES, quick_rules()) == every
     probed = gated(GateResult("probe", PASSED, ""))
-    assert gating.due_gates(probed, NAMES, quick_rules()) == every[1:]
-    assert gating.due_gates(gated(first=True), NAMES, quick_rules()) == every[:3]
+    assert gating.due_gates(probed, ADAPTER, NAMES, quick_rules()) == every[1:]
+    assert gating.due_gates(gated(first=True), ADAPTER, NAMES, quick_rules()) == every[:3]
 
 
 def test_a_failed_gate_refuses() -> None:
@@ -240,7 +241,7 @@ def test_an_override_goes_as_a_canary_where_auto_would_abort() -> None:
 
 def test_an_override_waives_the_gates_that_can_be_waived_and_keeps_their_evidence() -> None:
     known = {"heldout_tasks": {"outcome": FAILED, "evidence": {"difference": -0.3, "regression": True}}}
-    results = gating.waived_results(NAMES, known, "ann", "rehearsal")
+    results = gating.waived_results(policy(2, gate=known), NAMES, "ann", "rehearsal")
     assert [(r.gate, r.outcome) for r in results] == [
         ("takes_tools", WAIVED),
         ("heldout_tasks", WAIVED),
@@ -248,5 +249,5 @@ def test_an_override_waives_the_gates_that_can_be_waived_and_keeps_their_evidenc
     ]
     assert results[1].evidence["regression"]
     rollout = gated(*results, override=True, actor="ann", reason="rehearsal")
-    assert gating.due_gates(rollout, NAMES, quick_rules()) == ["probe", "warmup"]
+    assert gating.due_gates(rollout, ADAPTER, NAMES, quick_rules()) == ["probe", "warmup"]
     assert gating.gates_decision(rollout, "canary", quick_rules())[0].actor == "ann"

@@ -126,5 +126,5 @@ def test_the_registry_remembers_what_the_gate_saw(takes: bool) -> None:
 
 
 def test_a_refusal_of_tools_can_be_overridden_and_one_of_the_probe_cannot() -> None:
-    waived = gating.waived_results(list(gating.CHECKS), None, "ann", "no agent offers tools")
+    waived = gating.waived_results(policy(2), list(gating.CHECKS), "ann", "no agent offers tools")
     assert "takes_tools" in {one.gate for one in waived}

@@ -12,11 +12,11 @@ What follows (tests, trip wires, rollback) is the same for all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
-from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.domain.estimates import DAY_S, forecast_at_rate, takes_too_long
 from ratchet.canary_deployer.domain.rollout import (
     FAILED,
@@ -32,8 +32,11 @@ from ratchet.canary_deployer.domain.rollout import (
     Verdict,
 )
 from ratchet.canary_deployer.domain.rules import Rules
+from ratchet.core.contract.policy_manifest import ADAPTER, BUNDLE, MODEL
+from ratchet.core.contract.state import PolicyVersion
 
-PROBE, WARMUP, TAKES_TOOLS, HELDOUT, APPROVAL, REPLAY = (
+RENDER, PROBE, WARMUP, TAKES_TOOLS, HELDOUT, APPROVAL, REPLAY = (
+    "render",
     "probe",
     "warmup",
     "takes_tools",
@@ -44,13 +47,37 @@ PROBE, WARMUP, TAKES_TOOLS, HELDOUT, APPROVAL, REPLAY = (
 """Names of the gates that ship."""
 SAFETY_SUITE = "safety_suite"
 """The gate behind `safety_checks_passed`. None ships: without one the event says false, and `checks` says why."""
-CHECKS = (PROBE, WARMUP, TAKES_TOOLS, HELDOUT, APPROVAL, REPLAY, SAFETY_SUITE)
+CHECKS = (RENDER, PROBE, WARMUP, TAKES_TOOLS, HELDOUT, APPROVAL, REPLAY, SAFETY_SUITE)
 """The checks that every event names, whether they ran or not."""
-ALWAYS = (PROBE, WARMUP)
-"""Gates that no operator can waive: a policy that does not load or answers with noise cannot serve."""
 
-ALONE = (*ALWAYS, TAKES_TOOLS)
-"""Gates of a first policy: those that need no other one to compare with."""
+
+@dataclass(frozen=True, slots=True)
+class KindGates:
+    """The gates that ship, for one kind of policy. Those of other packages are for every kind."""
+
+    alone: tuple[str, ...]
+    """Of a first policy: those that need no other one to compare with."""
+    compared: tuple[str, ...] = (HELDOUT, APPROVAL, REPLAY)
+    """Of every other one, besides."""
+    always: tuple[str, ...] = (PROBE, WARMUP)
+    """No operator can waive them: a policy that does not load or answers with noise cannot serve."""
+
+
+_WEIGHTS = KindGates(alone=(PROBE, WARMUP, TAKES_TOOLS))
+GATES_OF: Mapping[str, KindGates] = {
+    ADAPTER: _WEIGHTS,
+    MODEL: _WEIGHTS,
+    BUNDLE: KindGates(alone=(RENDER, PROBE, WARMUP, TAKES_TOOLS)),
+}
+"""By kind of policy. A new kind is a line here."""
+
+
+def gates_for(kind: str, names: Sequence[str], *, first: bool) -> list[str]:
+    """Those of `names` that a policy of this kind has to pass."""
+    table = GATES_OF.get(kind, _WEIGHTS)
+    own = table.alone if first else (*table.alone, *table.compared)
+    return [name for name in names if name in own or (name not in CHECKS and not first)]
+
 
 CANARY, BLUE_GREEN, IMMEDIATE = "canary", "blue_green", "immediate"
 STRATEGIES = {CANARY: State.RUNNING, BLUE_GREEN: State.SOAKING, IMMEDIATE: State.PROMOTED}
@@ -62,14 +89,13 @@ MODERATE = 0.05
 """Held-out improvement from which a bolder strategy is chosen."""
 
 
-def due_gates(rollout: Rollout, names: Sequence[str], rules: Rules) -> list[str]:
+def due_gates(rollout: Rollout, kind: str, names: Sequence[str], rules: Rules) -> list[str]:
     """Gates of `names` that must still be passed. A first policy has nothing to be compared with.
 
     Shadow replay comes last, and only where little traffic is all that keeps the candidate from starting.
     """
     done = {result.gate for result in rollout.gates}
-    applicable = names if rollout.stable is not None else ALONE
-    missing = [name for name in names if name in applicable and name not in done]
+    missing = [name for name in gates_for(kind, names, first=rollout.stable is None) if name not in done]
     others = [name for name in missing if name != REPLAY]
     if others or not missing:
         return others
@@ -77,13 +103,13 @@ def due_gates(rollout: Rollout, names: Sequence[str], rules: Rules) -> list[str]
     return missing if passed and not rollout.override and takes_too_long(rollout.forecast, rules) else []
 
 
-def waived_results(names: Sequence[str], known: JsonObject | None, actor: str, reason: str) -> tuple[GateResult, ...]:
+def waived_results(policy: PolicyVersion, names: Sequence[str], actor: str, reason: str) -> tuple[GateResult, ...]:
     """Results for an override: each gate that can be waived, with the evidence that it had gathered before."""
-    before = known or {}
+    before, always = policy.gate or {}, GATES_OF.get(policy.kind, _WEIGHTS).always
     return tuple(
         GateResult(name, WAIVED, f"waived by {actor}: {reason}", before.get(name, {}).get("evidence", {}))
-        for name in names
-        if name not in (*ALWAYS, REPLAY)
+        for name in gates_for(policy.kind, names, first=False)
+        if name not in (*always, REPLAY)
     )
 
 

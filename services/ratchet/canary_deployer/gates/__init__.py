@@ -6,11 +6,13 @@ It asks the gates of other packages (`ratchet.core.plugins`) that the settings n
 
 from collections.abc import Sequence
 
-from ratchet.canary_deployer.domain.gating import APPROVAL, HELDOUT, PROBE, REPLAY, TAKES_TOOLS, WARMUP
+from ratchet.canary_deployer.domain.gating import APPROVAL, HELDOUT, PROBE, RENDER, REPLAY, TAKES_TOOLS, WARMUP
 from ratchet.canary_deployer.gates.approval import ApprovalGate
 from ratchet.canary_deployer.gates.base import BuildGate, Gate, GateTools
 from ratchet.canary_deployer.gates.heldout_tasks import HeldoutGate
+from ratchet.canary_deployer.gates.on_weights import OnWeights
 from ratchet.canary_deployer.gates.probe import ProbeGate
+from ratchet.canary_deployer.gates.render import RenderGate
 from ratchet.canary_deployer.gates.shadow_replay import ReplayGate
 from ratchet.canary_deployer.gates.takes_tools import TakesToolsGate
 from ratchet.canary_deployer.gates.warmup import WarmupGate
@@ -21,9 +23,10 @@ GATES: PluginTable[BuildGate] = PluginTable(
     "ratchet.gates",
     "gate",
     {
-        PROBE: lambda tools: ProbeGate(tools.checks, tools.read_manifest),
-        WARMUP: lambda tools: WarmupGate(tools.checks, tools.warmup_prompts),
-        TAKES_TOOLS: lambda tools: TakesToolsGate(tools.checks),
+        RENDER: lambda tools: RenderGate(tools.bundles),
+        PROBE: lambda tools: _on_weights(PROBE, ProbeGate(tools.checks, tools.read_manifest), tools),
+        WARMUP: lambda tools: WarmupGate(tools.checks, tools.warmup_prompts, tools.bundles),
+        TAKES_TOOLS: lambda tools: _on_weights(TAKES_TOOLS, TakesToolsGate(tools.checks), tools),
         HELDOUT: lambda tools: HeldoutGate(tools.task_files),
         APPROVAL: lambda tools: ApprovalGate(tools.approval),
         REPLAY: lambda tools: ReplayGate(tools.replay),
@@ -31,6 +34,10 @@ GATES: PluginTable[BuildGate] = PluginTable(
     callable_with(1),
 )
 """Name -> how to build it. A new gate is a new file and a line here, or a package."""
+
+
+def _on_weights(name: str, gate: Gate, tools: GateTools) -> Gate:
+    return OnWeights(name, gate, tools.bundles.weights_of) if tools.bundles else gate
 
 
 def build_gates(further: Sequence[str], tools: GateTools) -> dict[str, Gate]:

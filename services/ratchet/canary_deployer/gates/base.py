@@ -5,6 +5,7 @@ A gate checks a candidate before traffic. It passes, fails, or leaves the decisi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -14,9 +15,11 @@ import msgspec
 from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.domain.paired import Played
 from ratchet.canary_deployer.domain.rollout import GateResult
-from ratchet.canary_deployer.replicas import ReplicaChecks
+from ratchet.canary_deployer.replicas import Inconclusive, ReplicaChecks
+from ratchet.core.contract.bundle import Bundle
 from ratchet.core.contract.policy_manifest import PolicyManifest
 from ratchet.core.contract.state import PolicyVersion
+from ratchet.core.errors import NotFound, Rejected, Unavailable
 
 
 class Gate(Protocol):
@@ -67,6 +70,7 @@ class LoggedPrompt(msgspec.Struct, frozen=True, kw_only=True):
     messages: list[JsonObject]
     tools: list[JsonObject] = []
     sampling: JsonObject = {}
+    metadata: JsonObject = {}
 
 
 class LoggedPrompts(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +96,55 @@ class ReplayTools:
     """What the role's evaluator says of answers: each has `task`, `messages`, `tools` and `answer`."""
 
 
+Ask = Callable[[PolicyVersion, LoggedPrompt, int | None], Awaitable[None]]
+"""Have a policy answer, in so many tokens at most, through the gateway. Raises `Rejected` with its words or the
+provider's, `NotFound` where one of them does not know policy or model, and `Unavailable`."""
+
+
+UNKNOWN_TIMES = 5
+"""A gateway that has just started knows a new policy within seconds: 404 so often, ever more seldom, is an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Asks, and counts by policy how often nothing came of it."""
+
+    ask: Ask
+    doubts: Counter[str] = field(default_factory=Counter[str])
+
+    async def refusal(self, policy: PolicyVersion, prompt: LoggedPrompt, most_tokens: int | None) -> str | None:
+        """Why the policy cannot answer, in the gateway's or the provider's words; None where it answers.
+
+        Raises `Inconclusive` for what may pass.
+        """
+        try:
+            await self.ask(policy, prompt, most_tokens)
+        except (NotFound, Unavailable) as error:
+            self.doubts[policy.name] += 1
+            times = self.doubts[policy.name]
+            if isinstance(error, NotFound) and times >= UNKNOWN_TIMES:
+                del self.doubts[policy.name]
+                return str(error)
+            raise Inconclusive(f"{policy.name} could not be asked: {error}", times).quoting() from error
+        except Rejected as error:
+            return str(error)
+        self.doubts.pop(policy.name, None)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class BundleTools:
+    """What gates of bundles ask."""
+
+    bundle_of: Callable[[PolicyVersion], Awaitable[Bundle]]
+    """Raises `NotFound`, `DigestMismatch`, `Rejected` or `Unavailable`; so does `weights_of`."""
+    weights_of: Callable[[PolicyVersion], Awaitable[PolicyVersion | None]]
+    """The policy that an engine holds for one; None where an upstream answers."""
+    asking: Asking
+    recorded: Callable[[str, int], Awaitable[LoggedPrompts]] | None = None
+    """So many requests of a role's last week; None where no history is known. Raises `Unavailable` or `Rejected`."""
+
+
 @dataclass(frozen=True, slots=True)
 class GateTools:
     """Everything that a gate can be built from. A gate takes the members that it needs."""
@@ -106,6 +159,8 @@ class GateTools:
     """None when no evaluator is configured."""
     task_files: Mapping[str, Heldout] = field(default_factory=dict[str, Heldout])
     """What plays the held-out tasks of a role; under `*` that of all other roles."""
+    bundles: BundleTools | None = None
+    """None where no policy is a bundle."""
 
 
 BuildGate = Callable[[GateTools], Gate]

@@ -77,7 +77,7 @@ class _Client:
     """The parts that both clients share."""
 
     def __init__(self, peer: Peer) -> None:
-        self._peer = peer
+        self.peer = peer
         self._options: dict[str, Any] = {  # `Any`: httpx's parameters have their own types
             "base_url": peer.url.rstrip("/"),
             "headers": {**peer.headers, "accept-encoding": "identity"},
@@ -92,7 +92,7 @@ class _Client:
         }
 
     def _timeout(self, seconds: float) -> httpx.Timeout:
-        connect_s = self._peer.connect_s
+        connect_s = self.peer.connect_s
         return httpx.Timeout(seconds, connect=seconds if connect_s is None else min(connect_s, seconds))
 
     def _request(
@@ -127,7 +127,7 @@ class _Client:
         """
         try:
             async with (
-                asyncio.timeout(timeout_s or self._peer.timeout_s),
+                asyncio.timeout(timeout_s or self.peer.timeout_s),
                 http.stream(method, path, **request) as answer,
             ):
                 return Reply(answer.status_code, await self._content(answer), answer.headers)
@@ -137,18 +137,18 @@ class _Client:
     async def _content(self, answer: httpx.Response) -> bytes:
         encoding = answer.headers.get("content-encoding", "identity")
         if encoding.lower() != "identity":
-            raise Unavailable(f"{self._peer.name} answers in an encoding that was not asked for: {encoding[:QUOTED]}")
+            raise Unavailable(f"{self.peer.name} answers in an encoding that was not asked for: {encoding[:QUOTED]}")
         content = bytearray()
         async for chunk in answer.aiter_bytes():
             content += chunk
             if len(content) > ANSWER_BYTES:
-                raise Unavailable(f"{self._peer.name} answers with more than {ANSWER_BYTES} bytes")
+                raise Unavailable(f"{self.peer.name} answers with more than {ANSWER_BYTES} bytes")
         return bytes(content)
 
     def content_of(self, reply: Reply) -> bytes:
         """The content of an answer. An error status raises the error that it stands for."""
         if not 200 <= reply.status < 300:
-            raise error_of(self._peer, reply)
+            raise error_of(self.peer, reply)
         return reply.content
 
     def _read(self, reply: Reply, kind: type[T]) -> T:
@@ -156,13 +156,13 @@ class _Client:
         try:
             return decode(content, kind)
         except msgspec.DecodeError as error:
-            raise Unavailable(f"the answer of {self._peer.name} cannot be read: {error}") from error
+            raise Unavailable(f"the answer of {self.peer.name} cannot be read: {error}") from error
 
     def _unanswered(self, error: Exception) -> Unavailable:
         """httpx's own words are shown for a failed connection only: others of its messages may quote an answer."""
         why = str(error) if isinstance(error, httpx.ConnectError) and str(error) else type(error).__name__
         code = TIMEOUT if isinstance(error, (httpx.TimeoutException, TimeoutError)) else None
-        return Unavailable(f"{self._peer.name} does not answer at {without_user(self._peer.url)} ({why})", code=code)
+        return Unavailable(f"{self.peer.name} does not answer at {without_user(self.peer.url)} ({why})", code=code)
 
 
 class ApiClient(_Client):
@@ -200,7 +200,7 @@ class ApiClient(_Client):
                 future.set_result(reply)
 
         # The thread is not waited for: asyncio ends it only when a look-up of the name has ended, however late.
-        threading.Thread(target=asyncio.run, args=(exchange(),), name=f"ask {self._peer.name}", daemon=True).start()
+        threading.Thread(target=asyncio.run, args=(exchange(),), name=f"ask {self.peer.name}", daemon=True).start()
         return self._read(future.result(), kind)
 
 
@@ -268,7 +268,7 @@ class AsyncApiClient(_Client):
         """
         request = self._http.build_request(method, path, **self._request(body, None, timeout_s, headers))
         try:
-            async with asyncio.timeout(timeout_s or self._peer.timeout_s):
+            async with asyncio.timeout(timeout_s or self.peer.timeout_s):
                 answer = await self._http.send(request, stream=True)
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
             raise self._unanswered(error) from error

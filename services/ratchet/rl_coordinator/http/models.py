@@ -16,6 +16,7 @@ from ratchet.core.contract.http.models import (
     ModelsOut,
     OutcomeTimesOut,
     ReplayPromptsOut,
+    ReplayRequestsOut,
     RoleModelsOut,
     TrainingOut,
 )
@@ -28,7 +29,7 @@ from ratchet.rl_coordinator.registry import Page, Registry
 
 Role = Annotated[str, Field(pattern=f"^{ROLE.pattern}$")]
 RoleFilter = Annotated[str | None, Field(pattern=f"^{ROLE.pattern}$", description="Only this role.")]
-Version = Annotated[int, Field(ge=1, lt=2**31)]
+Version = Annotated[int, Field(ge=0, lt=2**31)]
 Stage = Literal["staging", "production", "archived"] | None
 Status = Literal["pending", "training", "ready", "failed"] | None
 HISTORY = timedelta(days=7)
@@ -56,6 +57,7 @@ class ModelRoutes:
         api.route("GET", f"{one}/lineage", self.get_lineage, scope=KeyScope.VIEW, errors=UNKNOWN)
         api.route("GET", f"{one}/outcome-times", self.get_outcome_times, scope=KeyScope.VIEW, errors=UNKNOWN)
         api.route("GET", "/v1/replay/prompts", self.get_replay_prompts, scope=KeyScope.VIEW, errors=NO_REPLAY)
+        api.route("GET", "/v1/replay/requests", self.get_recorded_requests, scope=KeyScope.VIEW)
 
     async def list_models(
         self,
@@ -137,8 +139,16 @@ class ModelRoutes:
     async def get_replay_prompts(
         self,
         role: Annotated[str, Field(pattern=f"^{ROLE.pattern}$")],
-        version: Annotated[int, Field(ge=1, lt=2**31, description="The candidate.")],
+        version: Annotated[int, Field(ge=0, lt=2**31, description="The candidate.")],
         limit: Annotated[int, Field(ge=1, le=1_000)] = 400,
     ) -> ReplayPromptsOut:
         """Logged prompts newer than the candidate's snapshot and outside the groups that its lineage learned from."""
         return await self.registry.replay.choose_prompts(role, version, limit)
+
+    async def get_recorded_requests(
+        self,
+        role: Annotated[str, Field(pattern=f"^{ROLE.pattern}$")],
+        limit: Annotated[int, Field(ge=1, le=1_000)] = 400,
+    ) -> ReplayRequestsOut:
+        """Requests of the last week as agents sent them, without those that named a version."""
+        return await self.registry.replay.recorded_requests(role, self.now() - HISTORY, limit)

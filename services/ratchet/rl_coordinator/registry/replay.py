@@ -1,4 +1,5 @@
-"""Logged prompts that a candidate has not learned from, for the deployer's shadow replay. Reads; holds nothing."""
+"""Logged prompts for the deployer: those that a candidate has not learned from, for shadow replay, and all of the last
+week, to render a bundle with. Reads; holds nothing."""
 
 from __future__ import annotations
 
@@ -6,10 +7,11 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import msgspec
 
-from ratchet.core.contract.http.models import ReplayPromptOut, ReplayPromptsOut
+from ratchet.core.contract.http.models import ReplayPromptOut, ReplayPromptsOut, ReplayRequestsOut
 from ratchet.core.datasets.clickhouse_trajectories import Trajectories
 from ratchet.core.datasets.domain.replay import (
     CapturedTrajectory,
@@ -19,6 +21,7 @@ from ratchet.core.datasets.domain.replay import (
     reason_against_calls,
     unseen,
 )
+from ratchet.core.datasets.domain.selection import LEFT_OUT_ARMS, MIXED_OR_PINNED
 from ratchet.core.datasets.s3_snapshots import Snapshots
 from ratchet.core.errors import Conflict, DigestMismatch, NotFound, Rejected
 from ratchet.rl_coordinator.registry.clickhouse_lineage import PolicyHistory
@@ -61,6 +64,15 @@ class Replay:
             prompts=prompts,
             left_out=dict(left_out),
         )
+
+    async def recorded_requests(self, role: str, since: datetime, limit: int) -> ReplayRequestsOut:
+        """One request of each of the newest `limit` trajectories that were stored since an instant."""
+        captured = await self.trajectories.captured(role, since, LOOKED_AT * limit)
+        kept = [trajectory for trajectory in captured if not trajectory.arms & LEFT_OUT_ARMS]
+        left_out = Counter({MIXED_OR_PINNED: len(captured) - len(kept)} if len(kept) < len(captured) else {})
+        learned = Lineage([], datetime.min.replace(tzinfo=UTC), frozenset(), frozenset())
+        requests = await self._read_prompts(role, learned, kept, limit, left_out)
+        return ReplayRequestsOut(role=role, since=since, requests=requests, left_out=dict(left_out))
 
     async def _lineage(self, role: str, policies: Policies, version: int) -> Lineage:
         line = list(policies.ancestry(version))
@@ -129,4 +141,5 @@ def _prompt_out(task: str, prompt: Prompt) -> ReplayPromptOut:
         messages=prompt.messages,
         tools=prompt.tools,
         sampling=sampling,
+        metadata=prompt.metadata,
     )

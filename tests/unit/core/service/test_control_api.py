@@ -109,7 +109,7 @@ async def test_an_answer_is_the_struct_with_the_status_that_its_handler_gives(th
         ("POST", "/v1/things/known", b'{"actor": "\xff"}', 400, None, "invalid_json"),
         ("POST", "/v1/things/known", b"[" * 5000, 400, None, None),
         ("POST", "/v1/things/known", b'{"version": 3, "actor": "ann"}', 400, "reason", None),
-        ("POST", "/v1/things/known", b'{"version": 0, "actor": "ann", "reason": "x"}', 400, "version", None),
+        ("POST", "/v1/things/known", b'{"version": -1, "actor": "ann", "reason": "x"}', 400, "version", None),
         ("POST", "/v1/things/known", b'{"version": 3, "actor": "ann", "reason": "x", "force": 1}', 400, "force", None),
     ],
 )

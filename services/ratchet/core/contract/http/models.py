@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -242,6 +242,8 @@ class ReplayPromptOut(Answer, frozen=True, kw_only=True):
     tools: list[JsonObject]
     sampling: JsonObject
     """How the logged answer was sampled."""
+    metadata: JsonObject = msgspec.field(default_factory=dict[str, Any])
+    """Of the request: instructions may name its members."""
 
 
 class ReplayPromptsOut(Answer, frozen=True, kw_only=True):
@@ -254,5 +256,16 @@ class ReplayPromptsOut(Answer, frozen=True, kw_only=True):
     lineage: list[int]
     """The candidate and its ancestors; prompts of their groups are left out."""
     prompts: list[ReplayPromptOut]
+    left_out: dict[str, int]
+    """Trajectories that were read and not taken, by reason."""
+
+
+class ReplayRequestsOut(Answer, frozen=True, kw_only=True):
+    """What agents asked for lately, newest first, one request of each trajectory."""
+
+    role: str
+    since: Instant
+    """The trajectories were stored after that."""
+    requests: list[ReplayPromptOut]
     left_out: dict[str, int]
     """Trajectories that were read and not taken, by reason."""

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import cast
 
 import msgspec
 
@@ -62,8 +63,10 @@ class Prompt:
     messages: list[JsonObject]
     tools: list[JsonObject]
     sampling: Sampling
+    metadata: JsonObject
+    """What the request's metadata held."""
     size: int
-    """Bytes of messages and tools."""
+    """Bytes of messages, tools and metadata."""
 
 
 def unseen(captured: Iterable[CapturedTrajectory], lineage: Lineage) -> tuple[list[CapturedTrajectory], Counter[str]]:
@@ -106,10 +109,11 @@ def prompt_of(turns: Sequence[Turn]) -> Prompt | str:
     except (ChatError, RecursionError):
         return "unreadable_chat"
     tools = (last_tools(chain[: number + 1]) or []) if called.tools_digest else []
-    size = len(msgspec.json.encode([messages, tools]))
+    metadata: object = (called.parameters or {}).get("metadata")
+    size = len(msgspec.json.encode([messages, tools, metadata]))
     if size > LARGEST_PROMPT:
         return "too_large"
-    if not is_within([messages, tools], MAX_DEPTH + 1):  # an HTTP answer could not carry a deeper value
+    if not is_within([messages, tools, metadata], MAX_DEPTH + 1):  # an HTTP answer could not carry a deeper value
         return "too_deep"
     return Prompt(
         turn_id=called.turn_id,
@@ -118,5 +122,6 @@ def prompt_of(turns: Sequence[Turn]) -> Prompt | str:
         messages=messages,
         tools=tools,
         sampling=called.sampling or Sampling(),
+        metadata=cast("JsonObject", metadata) if isinstance(metadata, dict) else {},
         size=size,
     )

@@ -1,0 +1,66 @@
+"""Bundles of policies: manifests in the object store, and the bucket `bundles`, where gateways read them by digest."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from ratchet.bus.kv import Bucket
+from ratchet.core.contract.bundle import NO_BUNDLE, Bundle, BundleModel
+from ratchet.core.contract.policy_manifest import BUNDLE, PolicyManifest
+from ratchet.core.contract.state import PolicyVersion
+from ratchet.core.errors import Rejected
+from ratchet.core.stores.policies import BlobStore, Policy, find_policy, publish_policy, read_policy
+
+
+class KvBundles:
+    """Reads and writes bundles. Each read raises `NotFound`, `DigestMismatch`, `Rejected` or `Unavailable`."""
+
+    def __init__(self, bucket: Bucket[Bundle], objects: BlobStore) -> None:
+        self._bucket = bucket
+        self._objects = objects
+
+    async def bundle_of(self, policy: PolicyVersion) -> Bundle:
+        """What a policy changes of calls: weights answer them, and change nothing else."""
+        if policy.kind != BUNDLE:
+            return Bundle(model=BundleModel(name=policy.name, digest=policy.digest))
+        if policy.version == 0:
+            return NO_BUNDLE
+        entry = await self._bucket.get(policy.digest)
+        if entry is not None:
+            return entry.value
+        manifest = (await asyncio.to_thread(read_policy, self._objects, policy.uri, policy.digest)).manifest
+        return manifest.bundle or NO_BUNDLE
+
+    async def weights_of(self, policy: PolicyVersion) -> PolicyVersion | None:
+        """The policy that an engine holds for this one: itself, or its bundle's model; None where none does."""
+        if policy.kind != BUNDLE:
+            return policy
+        model = (await self.bundle_of(policy)).model
+        if model is None or model.digest is None:
+            return None
+        stored = await self.weights(model.name, model.digest)
+        manifest = stored.manifest
+        return msgspec.structs.replace(
+            policy,
+            name=model.name,
+            digest=stored.digest,
+            uri=stored.uri,
+            kind=manifest.kind,
+            base_model=manifest.base_model,
+            metrics=dict(manifest.metrics),
+        )
+
+    async def weights(self, name: str, digest: str) -> Policy:
+        """The adapter or model of a full name and a digest."""
+        stored = await asyncio.to_thread(find_policy, self._objects, name)
+        if stored.digest != digest:
+            raise Rejected(f"the bundle's model {name} has another digest: {stored.digest}")
+        return stored
+
+    async def write(self, manifest: PolicyManifest) -> Policy:
+        """Store a bundle's manifest, then the bundle for gateways."""
+        policy = await asyncio.to_thread(publish_policy, self._objects, manifest)
+        await self._bucket.put(policy.digest, manifest.bundle or NO_BUNDLE)
+        return policy
