@@ -136,7 +136,7 @@ async def test_a_context_that_overflows_is_refused_in_the_servers_words() -> Non
     assert "turn-2" in result.reason
 
 
-async def test_what_is_refused_for_stable_too_says_nothing_of_the_candidate() -> None:
+async def test_what_is_refused_for_stable_too_refuses_no_candidate() -> None:
     given = Given()
     for version in (1, 2):
         given.gateway.refusals[version, "turn-2"] = Rejected("no such picture")
@@ -268,7 +268,7 @@ async def test_metadata_that_names_people_or_trajectories_is_not_sent() -> None:
     [(400, Rejected), (413, Rejected), (422, Rejected), (404, NotFound)]
     + [(status, Unavailable) for status in (401, 403, 409, 429, 500, 503)],
 )
-async def test_what_an_answer_says_of_a_policy(status: int, error: type[RatchetError]) -> None:
+async def test_an_answers_status_tells_a_refusal_from_a_fault(status: int, error: type[RatchetError]) -> None:
     gateway, _ = answers(status, {"error": {"message": "in its words"}}, bundle(2).name)
     with pytest.raises(error, match="in its words"):
         await gateway.ask(bundle(2), request(1), None)
