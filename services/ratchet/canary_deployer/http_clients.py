@@ -14,6 +14,7 @@ from ratchet.core.contract.http.models import OutcomeTimesOut
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.contract.turn import Sampling
 from ratchet.core.errors import RatchetError, Rejected, Unavailable
+from ratchet.core.rules.bundles import NO_UPSTREAM
 from ratchet.core.service.http_client import AsyncApiClient, Peer, Reply, bearer, error_of
 
 AGENT, HELDOUT_AGENT, BUNDLE_AGENT = "shadow_replay", "heldout_tasks", "bundle"
@@ -75,7 +76,8 @@ class HttpGateway:
         limit = {} if most_tokens is None else {"max_completion_tokens": most_tokens}
         reply = await self._exchange(policy, prompt, limit)
         if reply.status != 200:
-            raise error_of(self._client.peer, reply)
+            error = error_of(self._client.peer, reply)
+            raise Rejected(str(error)) if error.code == NO_UPSTREAM else error
         by = reply.headers.get("x-ratchet-policy", "no policy")
         if by != policy.name:
             raise Unavailable(f"{by} answered in its place")

@@ -28,6 +28,7 @@ from ratchet.canary_deployer.replicas import Inconclusive
 from ratchet.core.contract.bundle import NO_BUNDLE, Bundle, Instructions, ToolTexts
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.errors import NotFound, RatchetError, Rejected, Unavailable
+from ratchet.core.rules.bundles import NO_UPSTREAM
 from ratchet.core.service.http_client import AsyncApiClient
 from tests.support.canary_world import CanaryWorld, FakeGate, policy
 
@@ -271,6 +272,12 @@ async def test_metadata_that_names_people_or_trajectories_is_not_sent() -> None:
 async def test_an_answers_status_tells_a_refusal_from_a_fault(status: int, error: type[RatchetError]) -> None:
     gateway, _ = answers(status, {"error": {"message": "in its words"}}, bundle(2).name)
     with pytest.raises(error, match="in its words"):
+        await gateway.ask(bundle(2), request(1), None)
+
+
+async def test_an_upstream_that_no_gateway_names_is_a_refusal() -> None:
+    gateway, _ = answers(502, {"error": {"message": "no upstream x", "code": NO_UPSTREAM}}, "no policy")
+    with pytest.raises(Rejected, match="no upstream x"):
         await gateway.ask(bundle(2), request(1), None)
 
 

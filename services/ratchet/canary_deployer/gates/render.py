@@ -2,8 +2,8 @@
 
 A variable that a recorded request does not bring, or a tool that none offers, refuses the candidate. Then the longest
 request is asked through the gateway, under the candidate's name, for a few tokens: that finds a context that overflows
-and a model that no provider knows. What is refused for stable too says nothing of the candidate, and a shorter request is
-asked. An operator who knows that agents will bring what they lack now can waive the gate.
+and a model that no provider knows. What is refused for stable too says nothing of the candidate, and a shorter request
+is asked. An operator who knows that agents will bring what they lack now can waive the gate.
 """
 
 from __future__ import annotations

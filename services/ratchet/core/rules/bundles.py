@@ -20,6 +20,8 @@ MOST_VARIABLE = 4096
 """Characters of a variable's value."""
 BLANK_LINE = "\n\n"
 """Between texts that are joined."""
+NO_UPSTREAM = "no_upstream"
+"""Code of an error: the gateway's settings name no upstream that a policy asks, or none for its role."""
 SENT = "instructions"
 """The placeholder for what the agent sent."""
 _VARIABLES = "variables."
