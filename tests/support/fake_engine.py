@@ -238,11 +238,11 @@ async def providing(provider: FakeProvider) -> AsyncIterator[str]:
     """Serve it on a free port; yields its base url."""
     server = HttpServer(JsonApi(provider.find, 1 << 24), "127.0.0.1", 0)
     async with running(server):
-        await eventually(lambda: _accepts(server.port))
+        await eventually(lambda: accepts(server.port))
         yield f"http://127.0.0.1:{server.port}/v1"
 
 
-async def _accepts(port: int) -> bool:
+async def accepts(port: int) -> bool:
     try:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
     except ConnectionRefusedError:

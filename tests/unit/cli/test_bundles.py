@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from ratchet.bus.testing import eventually
 from ratchet.cli.__main__ import main
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.core.contract.bundle import (
@@ -33,6 +34,7 @@ from ratchet.core.rules.bundles import check_bundle, model_name
 from ratchet.core.service.asgi import Answer, Handler, JsonApi, Request, json_response
 from ratchet.core.service.http import HttpServer
 from ratchet.core.service.problems import HttpError
+from tests.support.fake_engine import accepts
 from tests.support.running import running
 
 KIND = Bundle(
@@ -112,6 +114,7 @@ async def deployer(monkeypatch: pytest.MonkeyPatch, *bundles: Bundle, stable: in
     fake = Deployer([NO_BUNDLE, *bundles], stable)
     server = HttpServer(JsonApi(fake.find, 1 << 20), "127.0.0.1", 0)
     async with running(server):
+        await eventually(lambda: accepts(server.port))
         monkeypatch.setenv("RATCHET_DEPLOYER_URL", f"http://127.0.0.1:{server.port}")
         yield fake
 
@@ -192,7 +195,7 @@ async def test_a_dry_run_has_the_order_checked_and_registers_nothing(
         assert await typed(tmp_path, *line) == ExitCode.DONE
     document = json.loads(capsys.readouterr().out)
     assert document["body"].keys() == {"bundle", "actor", "reason"}
-    assert (document["dry_run"], document["body"]["bundle"]) == (True, {"tools": {}, "overrides": {"seed": 1}})
+    assert (document["dry_run"], document["body"]["bundle"]) == (True, {"overrides": {"seed": 1}})
     assert [order.dry_run for order in fake.asked] == [True]
     assert len(fake.bundles) == 1
 
