@@ -124,10 +124,9 @@ def settings_of(
         "margin": 0.1,
         "soak_s": 0.2,
         "horizon_s": 60,
+        "engine_url": f"http://127.0.0.1:{engine_port}",
     }
-    return Settings(
-        shared=shared, port=free_ports(1)[0], engine_url=f"http://127.0.0.1:{engine_port}", **(quick | changes)
-    )
+    return Settings(shared=shared, port=free_ports(1)[0], **(quick | changes))
 
 
 @asynccontextmanager
