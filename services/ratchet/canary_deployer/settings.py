@@ -106,6 +106,9 @@ class Settings(ServiceSettings):
     roles_kept_small: Names = ()
     """Roles whose suspended canary keeps the first stage's share of traffic, so that it may still be decided, and loses
     it when it is far worse."""
+    roles_rolled_back_on_safety: Names = ()
+    """Roles whose canary is rolled back by its first safety violation; elsewhere a person is asked. No test: it is
+    outside the 5 % of false rollbacks."""
     margin: float = Field(default=0.05, ge=0, lt=0.5)
     """How much worse in failure rate and in mean reward (both 0..1) still counts as not worse."""
     horizon_s: float = Field(default=1800, gt=0, le=HORIZON_MAX_S)
@@ -141,6 +144,7 @@ class Settings(ServiceSettings):
         if wrong := [role for role in self.task_files if role != ANY_ROLE and not ROLE.fullmatch(role)]:
             raise ValueError(f"task_files: {wrong[0]!r} is neither a role's name nor {ANY_ROLE}")
         named = (*self.roles_without_outcomes, *self.roles_that_lose_users, *self.roles_kept_small)
+        named = (*named, *self.roles_rolled_back_on_safety)
         if wrong := [role for role in named if not ROLE.fullmatch(role)]:
             raise ValueError(f"{wrong[0]!r} is not a role's name")
         if not self.metrics or {*self.metrics} - {*METRICS}:
@@ -192,6 +196,7 @@ class Settings(ServiceSettings):
             roles_without_outcomes=frozenset(self.roles_without_outcomes),
             roles_that_lose_users=frozenset(self.roles_that_lose_users),
             roles_kept_small=frozenset(self.roles_kept_small),
+            roles_rolled_back_on_safety=frozenset(self.roles_rolled_back_on_safety),
             margin=self.margin,
             horizon_s=self.horizon_s,
             horizon_min_s=min(HORIZON_MIN_S, self.horizon_s),

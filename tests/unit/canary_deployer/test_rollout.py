@@ -341,6 +341,18 @@ def test_a_safety_violation_and_complaints_ask_an_operator() -> None:
     assert decide(msgspec.structs.replace(running(), statistics=fewer), RULES) is None
 
 
+def test_one_safety_event_rolls_back_where_that_is_the_roles_rule() -> None:
+    arms = {"stable": ArmCounts(started=900, violations=2), "canary": ArmCounts(started=120, violations=1)}
+    watched = msgspec.structs.replace(running(), statistics=msgspec.structs.replace(Statistics(), **arms))
+    rules = quick_rules(roles_rolled_back_on_safety=frozenset({"support"}))
+    decision = decide(watched, rules.for_role("support"))
+    assert (decision.verdict, decision.reason) == (
+        Verdict.ROLL_BACK,
+        "1 of 120 canary trajectories violated safety, 2 of 900 of stable's, at whose rate 23% of canaries as long do",
+    )
+    assert decide(watched, rules.for_role("planner")).verdict is Verdict.HOLD
+
+
 def test_undecided_at_the_deadline_is_held() -> None:
     decision = decide(aged(running(), 3600), RULES)
     assert decision.verdict is Verdict.HOLD

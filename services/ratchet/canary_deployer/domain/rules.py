@@ -103,6 +103,9 @@ class Rules:
     roles_kept_small: frozenset[str] = frozenset()
     """Roles whose suspended canary keeps the first stage's weight."""
     kept_small: bool = False
+    roles_rolled_back_on_safety: frozenset[str] = frozenset()
+    """Roles whose canary is rolled back by its first safety violation: a trip wire, outside the budget."""
+    safety_rolls_back: bool = False
     mean_share: float = 0.0
     """Share of the error that the mean of a subject's first trajectories has (`subjects.py`). A rollout freezes it."""
     far_margin: float = 0.4
@@ -120,7 +123,12 @@ class Rules:
 
     def for_role(self, role: str) -> Rules:
         """The rules of one role."""
-        rules = replace(self, first_alone=role in self.roles_that_lose_users, kept_small=role in self.roles_kept_small)
+        rules = replace(
+            self,
+            first_alone=role in self.roles_that_lose_users,
+            kept_small=role in self.roles_kept_small,
+            safety_rolls_back=role in self.roles_rolled_back_on_safety,
+        )
         if role not in self.roles_without_outcomes:
             return rules
         return replace(rules, outcomes=False, metrics=(REWARD, LATENCY), promotion_metrics=(REWARD, LATENCY))

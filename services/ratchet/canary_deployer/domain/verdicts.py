@@ -1,18 +1,19 @@
 """The verdict that is due for a rollout, from its evidence, its stage and its age.
 
 Three claims, three rules. A rollback needs one of four tests by subject to use up its share of the budget
-(`rules.Budget`); it comes before everything else and nothing blocks it. The same tests by trajectory see most harm
-sooner, but what they show holds for the traffic so far alone, which may be few subjects: they suspend the canary and
-ask an operator. One who lets it go on overrules what a test had reached; to suspend it again the test must come as far
-once more. A promotion needs the present e-value of every promotion metric by subject and by trajectory, enough known
-outcomes on both arms, as many subjects as say something of others, harm that varies, a stratified difference within
-every margin, and no rollback evidence above the caution level; a canary that is suspended is never promoted by itself.
-When the soak is over, a promotion needs all but the last once more: the present watermark has then passed the
-trajectories that were pending, and unseen, when the soak began, so a canary that had just turned worse loses its
-promotion. Asking twice only lowers the chance of a false promotion. A concern is no proof (a safety violation,
-complaints, arms that do not get their shares): it holds the rollout once, in a stage or in the soak, and an operator
-decides. A canary of which an engine fails far more calls than of stable leaves no soak by itself, whatever its strategy
-asks: an operator may promote it.
+(`rules.Budget`); it comes before everything else and nothing blocks it. Roles whose rule it is are rolled back by one
+safety violation too, whatever its chance is at stable's rate: that trip wire is in no budget. The same tests by
+trajectory see most harm sooner, but what they show holds for the traffic so far alone, which may be few subjects: they
+suspend the canary and ask an operator. One who lets it go on overrules what a test had reached; to suspend it again the
+test must come as far once more. A promotion needs the present e-value of every promotion metric by subject and by
+trajectory, enough known outcomes on both arms, as many subjects as say something of others, harm that varies, a
+stratified difference within every margin, and no rollback evidence above the caution level; a canary that is suspended
+is never promoted by itself. When the soak is over, a promotion needs all but the last once more: the present watermark
+has then passed the trajectories that were pending, and unseen, when the soak began, so a canary that had just turned
+worse loses its promotion. Asking twice only lowers the chance of a false promotion. A concern is no proof (a safety
+violation, complaints, arms that do not get their shares): it holds the rollout once, in a stage or in the soak, and an
+operator decides. A canary of which an engine fails far more calls than of stable leaves no soak by itself, whatever its
+strategy asks: an operator may promote it.
 """
 
 from __future__ import annotations
@@ -162,7 +163,20 @@ def _alarm(rollout: Rollout, rules: Rules) -> str | None:
         return (
             f"canary trajectories fail one after the other: chance at most {evidence.run:.2g} of {rules.budget.run:g}"
         )
-    return None
+    return _safety_event(rollout) if rules.safety_rolls_back else None
+
+
+def _safety_event(rollout: Rollout) -> str | None:
+    """That the canary violated safety, with the chance of that at stable's rate: no test bounds it."""
+    stable, canary = rollout.statistics.stable, rollout.statistics.canary
+    if not canary.violations:
+        return None
+    usual = stable.violations / max(stable.started, 1)
+    chance = 1 - (1 - min(usual, 1.0)) ** canary.started
+    return (
+        f"{canary.violations} of {canary.started} canary trajectories violated safety, {stable.violations} of"
+        f" {stable.started} of stable's, at whose rate {chance:.0%} of canaries as long do"
+    )
 
 
 def _suspicion(rollout: Rollout, rules: Rules) -> str | None:
