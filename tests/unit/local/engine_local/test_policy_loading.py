@@ -15,7 +15,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from ratchet.core.contract.policy_manifest import ADAPTER, MODEL, ArtifactFile, PolicyManifest, Probe
+from ratchet.core.contract.policy_manifest import ADAPTER, BFLOAT16, FLOAT32, MODEL, ArtifactFile, PolicyManifest, Probe
 from ratchet.core.errors import DigestMismatch, NotFound, Rejected
 from ratchet.core.stores.base_weights import weights_digest
 from ratchet.core.stores.policies import (
@@ -359,3 +359,11 @@ def test_files_that_are_no_model_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(Rejected, match="cannot load"):
         load_weights(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16])
+def test_weights_of_16_bits_are_read_where_they_lie(dtype: str, tiny_directory: Path) -> None:
+    model = load_weights(tiny_directory, dtype).model
+    network: Any = lean_network(model)
+    shared = network._head_CV.data_ptr() == model.get_input_embeddings().weight.data_ptr()
+    assert shared == (dtype == BFLOAT16)

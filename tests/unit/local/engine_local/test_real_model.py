@@ -19,6 +19,8 @@ from ratchet.trainer_worker.training.learner.logprobs import Scorer
 from ratchet.trainer_worker.training.learner.rows import Row
 from tests.support.real_model import real_model
 
+pytestmark = pytest.mark.slow
+
 QUESTIONS = ("What is the capital of France?", "Say one word.", "Name three colours of the rainbow, in order, please.")
 ANSWER = 8
 
@@ -60,7 +62,6 @@ def chats(weights: Weights) -> list[list[int]]:
 
 
 @in_float32
-@pytest.mark.slow
 def test_greedy_answers_of_a_batch_are_those_of_transformers_alone(weights: Weights) -> None:
     prompts = chats(weights)
 
@@ -71,7 +72,6 @@ def test_greedy_answers_of_a_batch_are_those_of_transformers_alone(weights: Weig
         assert answer.token_ids == generated[0, len(prompt) :].tolist()
 
 
-@pytest.mark.slow
 def test_logprobs_of_drawn_tokens_are_those_that_the_trainer_recomputes(weights: Weights) -> None:
     temperature = 0.8
     prompts = chats(weights)
@@ -96,10 +96,3 @@ def test_logprobs_of_drawn_tokens_are_those_that_the_trainer_recomputes(weights:
     tolerance = tolerance_in(BFLOAT16 if bf16 else FLOAT32)
     assert float(apart.mean()) <= tolerance.mean
     assert float(apart.max()) <= tolerance.worst
-
-
-def test_weights_of_16_bits_are_read_where_they_lie(weights: Weights) -> None:
-    network: Any = lean_network(weights.model)
-    shared = network._head_CV.data_ptr() == weights.model.get_input_embeddings().weight.data_ptr()
-
-    assert shared == (weights.model.dtype == torch.bfloat16)
