@@ -28,8 +28,8 @@ from tests.support.toy_preferences import parrot_chats, parrot_labels, parrot_pa
 from tests.support.trainer_runs import JOB_ID, RecordingRun, job_spec, write_pairs
 
 HYPER = Hyperparameters(learning_rate=1e-3, batch_size=8, max_steps=90, full_finetune=True, seed=3)
-TOO_FAST = replace(HYPER, max_steps=30, learning_rate=1.0, warmup_steps=10, max_grad_norm=100.0)
-"""Ten steps of warm-up learn something, and the full rate destroys it."""
+TOO_FAST = replace(HYPER, max_steps=30, learning_rate=30.0, warmup_steps=10, max_grad_norm=100.0)
+"""The first steps of the warm-up learn something, and its later ones destroy it, with any seed."""
 APART = 12
 """Pairs at the end that are held out."""
 
