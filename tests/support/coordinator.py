@@ -25,12 +25,13 @@ from ratchet.core.contract.trajectory import PolicyClaim, TaskContext
 from ratchet.core.service.http import HttpServer
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.objects import Objects
+from ratchet.core.stores.warehouse import Warehouse
 from ratchet.rl_coordinator.app import build
 from ratchet.rl_coordinator.settings import Settings, Timing
 from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.consuming import consuming
-from tests.support.running import prepared_warehouse, running, running_app
+from tests.support.running import running, running_app
 from tests.support.stored_values import check_buckets, check_objects
 from tests.support.training import after, conversation, reward, trajectory
 
@@ -126,17 +127,20 @@ async def stored(shared: SharedSettings, bus: Bus, facts: Sequence[Message]) -> 
     """Publish facts and wait until the collector has stored them all."""
     async with running_app(build_collector(CollectorSettings(shared=shared, linger_s=0.01))):
         await bus.publish_all(facts)
-        async with prepared_warehouse(shared) as warehouse:
+        warehouse = await Warehouse.connect(shared)  # its tables are there, as the collector needs them
 
-            async def all_there() -> bool:
-                counts = await warehouse.rows(
-                    "SELECT (SELECT uniqExact(event_id) FROM trajectories) + (SELECT uniqExact(event_id) FROM turns)"
-                    " + (SELECT uniqExact(event_id) FROM rewards) + (SELECT uniqExact(event_id) FROM feedback)"
-                    " + (SELECT uniqExact(event_id) FROM preferences) AS n"
-                )
-                return counts[0]["n"] == len({fact.event_id for fact in facts})
+        async def all_there() -> bool:
+            counts = await warehouse.rows(
+                "SELECT (SELECT uniqExact(event_id) FROM trajectories) + (SELECT uniqExact(event_id) FROM turns)"
+                " + (SELECT uniqExact(event_id) FROM rewards) + (SELECT uniqExact(event_id) FROM feedback)"
+                " + (SELECT uniqExact(event_id) FROM preferences) AS n"
+            )
+            return counts[0]["n"] == len({fact.event_id for fact in facts})
 
+        try:
             await eventually(all_there)
+        finally:
+            await warehouse.close()
         yield
 
 
