@@ -52,11 +52,16 @@ class BundleRegistry:
         now = self.now()
         manifest = registry.bundle_manifest(bundle, role, now)
         store = _described if dry_run else self._store
+        parent = registry.version_of_weights(bundle, await self.policies.versions(role))
 
         async def build(version: int) -> PolicyVersion:
             stored = await store(manifest)
             begun = msgspec.structs.replace(
-                registry.as_sent(role, now), version=version, stage=PolicyStage.REGISTERED, reason=f"{actor}: {reason}"
+                registry.as_sent(role, now),
+                version=version,
+                stage=PolicyStage.REGISTERED,
+                reason=f"{actor}: {reason}",
+                parent=parent,
             )
             return registry.named_bundle(begun, manifest, stored.digest, stored.uri)
 

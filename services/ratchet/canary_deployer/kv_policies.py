@@ -89,21 +89,25 @@ class KvPolicies:
 
         The policy is written before the counter: a crash in between leaves a policy that the next attempt returns.
         """
-        numbered = await self._numbered(role)
+        version, numbered = await self._next(role)
         same = await known([policy for _, policy in numbered if policy is not None])
         if same is not None:
             await self._count_version(role, same.version)
             return same, False
-        policy = await build(await self.next_version(role))
-        if not await self.create(policy):
+        policy = await build(version)
+        if not await self.create(policy):  # another one has taken the version since: it may be the same
             return await self.register(role, known, build)
         await self._count_version(role, policy.version)
         return policy, True
 
     async def next_version(self, role: str) -> int:
         """The version that the next policy of a role gets."""
+        return (await self._next(role))[0]
+
+    async def _next(self, role: str) -> tuple[int, list[tuple[int, PolicyVersion | None]]]:
+        """The next version of a role, and the policies from which it follows."""
         route, numbered = await self.route(role), await self._numbered(role)
-        return max([route.next_version if route else 1, *(number + 1 for number, _ in numbered)])
+        return max([route.next_version if route else 1, *(number + 1 for number, _ in numbered)]), numbered
 
     async def create(self, policy: PolicyVersion) -> bool:
         """Write a policy; False, and nothing is written, where its version is taken."""

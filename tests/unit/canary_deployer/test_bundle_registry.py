@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -25,7 +26,7 @@ from ratchet.core.errors import BadRequest, NotFound
 from ratchet.core.rules.arms import served
 from ratchet.core.stores.policies import Policy, find_policy, publish_policy
 from tests.support.blobs import MemoryBlobs
-from tests.support.canary_world import ROLE, CanaryWorld, bundle_registry
+from tests.support.canary_world import ROLE, CanaryWorld, bundle_registry, policy
 
 POLITE = Bundle(instructions=Instructions(text="Be polite."))
 SMALL = BundleModel(name="small", upstream="openai")
@@ -143,6 +144,21 @@ async def test_two_people_at_once_make_one_version() -> None:
     assert await scene.versions() == [0, 1]
 
 
+async def test_a_version_taken_meanwhile_is_looked_at_before_the_next() -> None:
+    scene, looks = RegistryWorld(), list[int]()
+
+    async def known(versions: Sequence[PolicyVersion]) -> None:
+        looks.append(len(versions))
+        if len(looks) == 1:
+            await scene.world.policies.create(policy(1))
+
+    async def build(version: int) -> PolicyVersion:
+        return policy(version)
+
+    made, new = await scene.world.policies.register(ROLE, known, build)
+    assert (made.version, new, looks) == (2, True, [0, 1])
+
+
 async def test_a_bundle_whose_policy_has_ended_is_a_new_version() -> None:
     scene = RegistryWorld()
     await scene.register(POLITE)
@@ -219,7 +235,7 @@ async def test_stables_weights_answer_for_a_bundle_without_a_model() -> None:
     await scene.serve(1)
     made = await scene.register(POLITE)
     assert made.bundle.model == BundleModel(name=adapter.name, digest=adapter.digest)
-    assert made.policy.base_model == adapter.name
+    assert (made.policy.base_model, made.policy.parent) == (adapter.name, adapter.version)
     weights = await scene.registry.bundles.weights_of(made.policy)
     assert weights is not None
     assert (weights.name, weights.digest, weights.uri, weights.kind) == (

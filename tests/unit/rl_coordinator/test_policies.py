@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from ratchet.core.contract.state import PolicyVersion, Route, ServedPolicy
@@ -93,3 +94,9 @@ def test_a_registered_policy_can_be_named_by_its_uri_and_any_other_model_is_take
 def test_a_role_without_a_stable_policy_needs_a_base_model() -> None:
     with pytest.raises(Rejected, match="name a base_model"):
         registered(policy(1, None)).starting_point("stable")
+
+
+def test_calls_as_agents_send_them_are_no_model_to_train() -> None:
+    as_sent = msgspec.structs.replace(policy(0, None), uri="")
+    with pytest.raises(Rejected, match="no stable policy yet"):
+        registered(as_sent, stable=0).starting_point("stable")

@@ -123,6 +123,13 @@ def engine_name(policy: PolicyVersion) -> str:
     return policy.base_model if policy.kind == BUNDLE else policy.name
 
 
+def version_of_weights(bundle: Bundle, versions: Sequence[PolicyVersion]) -> int | None:
+    """The oldest version with the weights that a bundle names: what they learned from, its lineage has."""
+    if bundle.model is None or bundle.model.digest is None:
+        return None
+    return next((policy.version for policy in versions if engine_name(policy) == bundle.model.name), None)
+
+
 def completed(bundle: Bundle, stable: Bundle | None) -> Bundle:
     """The bundle; where it does not say who answers, and stable does, stable's model answers."""
     if bundle.model is not None or stable is None:

@@ -131,7 +131,8 @@ class PolicyVersion(Value, frozen=True, kw_only=True, omit_defaults=True):
     stage: PolicyStage
     """Where it is: what became of it in its rollout."""
     parent: Count | None = None
-    """Version of the policy that its training continued from."""
+    """Version of the policy that its training continued from; of a bundle that no training made, the one with its
+    weights."""
     training_job_id: Uuid | None = None
     """The job that made it."""
     dataset_digest: Sha256 | None = None

@@ -29,7 +29,7 @@ from ratchet.core.contract.policy_manifest import (
 )
 from ratchet.core.errors import DigestMismatch, NotFound, RatchetError, Rejected
 from ratchet.core.rules.arms import parse_model
-from ratchet.core.rules.bundles import check_bundle
+from ratchet.core.rules.bundles import check_bundle, model_name
 from ratchet.core.rules.training_options import MOST_RANK
 from ratchet.core.service.files import FileState, sha256_of, state_of
 
@@ -130,6 +130,21 @@ def read_policy(objects: BlobStore, uri: str, digest: str | None = None, kinds: 
     """Fetch and verify one manifest of `kinds`. Raises `NotFound`, `DigestMismatch` or `Rejected`."""
     body = objects.get(uri, digest or digest_in(uri))
     return Policy(uri=uri, digest=hashlib.sha256(body).hexdigest(), manifest=decode_manifest(body, uri, kinds))
+
+
+def weights_behind(objects: BlobStore, uri: str) -> str:
+    """The uri of the weights that a manifest stands for: itself, or the model of its bundle.
+
+    Raises what `read_policy` and `find_policy` do, and `Rejected` where an upstream answers for the bundle.
+    """
+    manifest = read_policy(objects, uri, kinds=STORED).manifest
+    if manifest.bundle is None:
+        return uri
+    model = manifest.bundle.model
+    if model is None or model.digest is None:
+        answers = model_name(manifest.bundle) or "whatever serves the role without it"
+        raise Rejected(f"{uri} is a bundle that {answers} answers: it has no weights to train; name a base_model")
+    return find_policy(objects, model.name).uri
 
 
 def is_policy_name(name: str) -> bool:

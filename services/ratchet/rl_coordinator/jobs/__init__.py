@@ -115,7 +115,9 @@ async def build_jobs(  # noqa: PLR0913 - assembles the subject of all that it is
     trajectories = Trajectories(warehouse, settings.history_limit, span, bus.now)
     preferences = Preferences(warehouse, settings.history_limit)
     selector = SnapshotSelector(trajectories, preferences, able.amounts, PAIRS_PER_GROUP)
-    exporter = Exporter(store=store, policies=policies, selector=selector, snapshots=snapshots, now=bus.now)
+    exporter = Exporter(
+        store=store, policies=policies, selector=selector, snapshots=snapshots, objects=objects, now=bus.now
+    )
     feasibility = Feasibility(
         policies=policies, exporter=exporter, objects=objects, snapshots=snapshots, amounts=able.amounts, store=store
     )

@@ -14,6 +14,7 @@ import structlog
 from msgspec.structs import replace
 
 from ratchet.core.contract.http.jobs import PreviewOut
+from ratchet.core.contract.policy_manifest import BUNDLE
 from ratchet.core.contract.snapshot import SNAPSHOT, SnapshotHeader, SnapshotManifest
 from ratchet.core.contract.state import Job, JobState
 from ratchet.core.contract.training import SnapshotRef, TrainingConfig, TrainingRequest
@@ -24,6 +25,7 @@ from ratchet.core.datasets.s3_snapshots import Snapshots
 from ratchet.core.datasets.selector import SnapshotPlan, SnapshotQuery, SnapshotSelector
 from ratchet.core.errors import DigestMismatch, NotFound, Rejected
 from ratchet.core.rules.algorithms import dataset_format
+from ratchet.core.stores.policies import BlobStore, weights_behind
 from ratchet.rl_coordinator import metrics
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
 from ratchet.rl_coordinator.registry import KvPolicies, Policies
@@ -54,6 +56,7 @@ class Exporter:
     policies: KvPolicies
     selector: SnapshotSelector
     snapshots: Snapshots
+    objects: BlobStore
     now: Callable[[], datetime]
 
     async def prepare(self, job: Job) -> None:
@@ -65,6 +68,9 @@ class Exporter:
         policies = await self.policies.policies_of(job.role)
         config = job.request.training_config
         start = policies.starting_point(config.base_model)
+        base_model = start.base_model
+        if any(policy.uri == base_model and policy.kind == BUNDLE for policy in policies.versions.values()):
+            base_model = await asyncio.to_thread(self._weights_behind, base_model)
         if config.dataset.snapshot is not None:
             ref, least = config.dataset.snapshot, config.dataset.min_rows or 0
             manifest = await asyncio.to_thread(own_snapshot, self.snapshots, ref, job.role, config.algorithm)
@@ -74,7 +80,7 @@ class Exporter:
         else:
             export = await self._export(job.request, job.training_job_id, policies, start.parent)
         dataset = replace(config.dataset, snapshot=export.snapshot)
-        resolved = replace(config, base_model=start.base_model, dataset=dataset)
+        resolved = replace(config, base_model=base_model, dataset=dataset)
 
         def prepared(current: Job) -> Job:
             if current.state != JobState.QUEUED:
@@ -89,6 +95,13 @@ class Exporter:
             )
 
         await self.store.change_job(job.training_job_id, prepared)
+
+    def _weights_behind(self, uri: str) -> str:
+        """See `weights_behind`. Raises `Rejected` for a manifest that is not there, or is another."""
+        try:
+            return weights_behind(self.objects, uri)
+        except (NotFound, DigestMismatch) as error:
+            raise Rejected(f"base_model {uri}: {error}") from error
 
     async def build(self, request: TrainingRequest) -> Export:
         """Store the snapshot that a job for `request` would take at this moment, without a job, for later jobs to name.

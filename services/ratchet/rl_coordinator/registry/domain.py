@@ -48,7 +48,7 @@ class Policies:
         if not continues_stable(base_model):
             registered = next((policy for policy in self.versions.values() if policy.uri == base_model), None)
             return StartingPoint(base_model, registered.name if registered else None)
-        if stable is None:
+        if stable is None or not stable.uri:  # version 0: calls as agents send them
             raise Rejected(
                 "the role has no stable policy yet: name a base_model (a model manifest's uri, a name or path)"
             )

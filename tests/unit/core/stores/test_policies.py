@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ratchet.core.contract.policy_manifest import ADAPTER, REWARD_MODEL, ArtifactFile, PolicyManifest, Probe
+from ratchet.core.contract.bundle import NO_BUNDLE, Bundle, BundleModel, Instructions
+from ratchet.core.contract.policy_manifest import ADAPTER, BUNDLE, REWARD_MODEL, ArtifactFile, PolicyManifest, Probe
 from ratchet.core.errors import DigestMismatch, NotFound, Rejected
 from ratchet.core.rules.arms import policy_name
 from ratchet.core.stores.policies import (
@@ -23,6 +24,7 @@ from ratchet.core.stores.policies import (
     read_policy,
     tokenizer_digest,
     upload_files,
+    weights_behind,
 )
 from tests.support.blobs import MemoryBlobs
 from tests.support.hostile import DAMAGED_JSON
@@ -269,3 +271,34 @@ def test_the_tokenizer_digest_changes_with_vocabulary_and_template(tmp_path: Pat
     (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
     assert first is not None
     assert tokenizer_digest(tmp_path) not in (None, first)
+
+
+def bundled(blobs: MemoryBlobs, model: BundleModel | None) -> Policy:
+    bundle = Bundle(model=model, instructions=Instructions(text="Be polite."))
+    return publish_policy(
+        blobs, PolicyManifest(kind=BUNDLE, base_model="", files=[], role="support", created_at=NOW, bundle=bundle)
+    )
+
+
+def test_weights_behind_a_bundle_are_those_that_it_names(blobs: MemoryBlobs, policy: Policy) -> None:
+    named = BundleModel(name=policy_name("support", 1, policy.digest), digest=policy.digest)
+    assert weights_behind(blobs, bundled(blobs, named).uri) == policy.uri
+    assert weights_behind(blobs, policy.uri) == policy.uri
+
+
+@pytest.mark.parametrize("model", [None, BundleModel(name="small", upstream="openai")])
+def test_a_bundle_that_an_upstream_answers_has_no_weights(blobs: MemoryBlobs, model: BundleModel | None) -> None:
+    with pytest.raises(Rejected, match="it has no weights to train; name a base_model"):
+        weights_behind(blobs, bundled(blobs, model).uri)
+
+
+def test_an_engine_finds_no_bundle_by_its_name(blobs: MemoryBlobs) -> None:
+    with pytest.raises(Rejected, match="is a bundle, which no engine holds"):
+        find_policy(blobs, policy_name("support", 2, bundled(blobs, None).digest))
+
+
+@pytest.mark.parametrize("bundle", [None, NO_BUNDLE, Bundle(instructions=Instructions(text="{{name}}"))])
+def test_a_bundle_that_could_answer_no_call_is_not_stored(blobs: MemoryBlobs, bundle: Bundle | None) -> None:
+    manifest = PolicyManifest(kind=BUNDLE, base_model="", files=[], role="support", created_at=NOW, bundle=bundle)
+    with pytest.raises(Rejected):
+        publish_policy(blobs, manifest)
