@@ -41,6 +41,7 @@ html_theme_options = {"navigation_with_keys": True}
 PARTS = {
     "Begin": (
         "docs/guides/in-front-of-my-provider",
+        "docs/guides/prompts",
         "docs/README",
         "docs/not-for",
         "docs/architecture",
