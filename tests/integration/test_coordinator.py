@@ -827,6 +827,7 @@ async def test_api_describes_itself(shared_settings: SharedSettings, bus: Bus) -
             "/v1/models/{role}/{version}/outcome-times",
             "/v1/plan",
             "/v1/replay/prompts",
+            "/v1/replay/requests",
             "/v1/status",
             "/v1/status/dpo",
             "/v1/status/training",

@@ -67,7 +67,8 @@ async def bus(shared_settings: SharedSettings) -> AsyncIterator[Bus]:
 def captured(name: str, task: str, at: datetime) -> list[Message]:
     """A trajectory of two calls with tools, as the gateway has captured it, and its reward."""
     claim = PolicyClaim(role=ROLE, version=1, digest=served(1).digest, arm="stable", weight=0.0)
-    turns, _ = conversation(tid(name), [3, 3], policy=claim, timestamp=at, tools=TOOLS, tools_digest="a" * 64)
+    offered: dict[str, Any] = {"tools": TOOLS, "tools_digest": "a" * 64, "parameters": {"metadata": {"name": name}}}
+    turns, _ = conversation(tid(name), [3, 3], policy=claim, timestamp=at, **offered)
     context = TaskContext(task_id=task, instructions="Help.")
     ended = trajectory(tid(name), turns=turns, at=at, task_context=context)
     return [*turns, ended, reward(ended, 1.0, at=at)]
@@ -268,6 +269,8 @@ async def check_replays_are_left_out(workshop: Workshop, number: int) -> None:
     again = (await workshop.api.get("/v1/replay/prompts", params=query)).json()
     assert (len(again["prompts"]), again["lineage"]) == (FRESH, [2, 1])
     assert again["left_out"]["mixed_or_pinned"] == number
+    recorded = (await workshop.api.get("/v1/replay/requests", params={"role": ROLE})).json()
+    assert recorded["left_out"] == {"mixed_or_pinned": number}
     few = (await workshop.api.get("/v1/replay/prompts", params=query | {"limit": 2})).json()
     assert len(few["prompts"]) == 2, "replays that are newer than the agents' prompts take no place of theirs"
     job = {"algorithm": "sft", "base_model": "org/model", "role": ROLE, "dataset": {"sample_size": 1000}}
@@ -291,3 +294,19 @@ async def test_prompts_are_refused_where_the_data_of_the_lineage_is_unknown(
     assert refusals[2][0] == 409
     assert refusals[2][1].startswith(f"what {names[3]} and its ancestors learned from cannot be read")
     assert refusals[3] == (404, f"no such policy: {ROLE}@4")
+
+
+async def test_recorded_requests_have_their_metadata_and_tools(shared_settings: SharedSettings, bus: Bus) -> None:
+    collector = CollectorSettings(shared=shared_settings, linger_s=0.01)
+    async with (
+        prepared_warehouse(shared_settings) as warehouse,
+        running_app(build_collector(collector)),
+        coordinating(shared_settings, bus) as workshop,
+    ):
+        await publish_stored(bus, warehouse, [*captured("a", "one", bus.now()), *captured("b", "one", bus.now())])
+        query = {"role": ROLE, "limit": 2}
+        recorded = (await workshop.api.get("/v1/replay/requests", params=query)).json()
+        none = (await workshop.api.get("/v1/replay/requests", params={"role": "planner"})).json()
+    assert sorted(one["metadata"]["name"] for one in recorded["requests"]) == ["a", "b"]
+    assert all(one["tools"] == TOOLS for one in recorded["requests"])
+    assert (recorded["left_out"], none["requests"]) == ({}, [])

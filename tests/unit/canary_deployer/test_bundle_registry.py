@@ -327,6 +327,19 @@ async def test_a_bundles_weights_are_kept_in_the_engine() -> None:
     assert unneeded(await scene.world.route(), await scene.world.policies.versions(ROLE)) == {adapter.name}
 
 
+async def test_version_0_is_rolled_out_again_like_any_version() -> None:
+    scene = RegistryWorld()
+    await scene.register(POLITE)
+    await scene.world.until("running")
+    await scene.world.operators.act(Act.PROMOTE, Order("ann", "now", override=True))
+    zero = await scene.world.policies.version(ROLE, 0)
+    await scene.world.operators.start(zero, Order("ann", "it was better"))
+    rollout = await scene.world.until("running")
+    assert (rollout.candidate.version, rollout.candidate.bundle) == (0, False)
+    assert rollout.stable is not None
+    assert (rollout.stable.version, await scene.world.stage_of(0)) == (1, "canary")
+
+
 async def test_a_route_goes_back_to_version_0() -> None:
     scene = RegistryWorld()
     await scene.register(POLITE)

@@ -7,11 +7,12 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
 from ratchet.core.contract.http.models import ReplayPromptOut, ReplayPromptsOut, ReplayRequestsOut
+from ratchet.core.contract.policy_manifest import BUNDLE
 from ratchet.core.datasets.clickhouse_trajectories import Trajectories
 from ratchet.core.datasets.domain.replay import (
     CapturedTrajectory,
@@ -34,6 +35,7 @@ MOST_CONSUMED = 100_000
 """Trajectories of a lineage whose groups are looked up: 400 queries. A larger lineage is refused."""
 LARGEST_ANSWER = 16 * 1024 * 1024
 """Bytes of all prompts of one answer."""
+WEEK = timedelta(days=7)
 CHUNK = 100
 """Trajectories whose turns are read at a time."""
 
@@ -76,6 +78,10 @@ class Replay:
 
     async def _lineage(self, role: str, policies: Policies, version: int) -> Lineage:
         line = list(policies.ancestry(version))
+        if line[0].kind == BUNDLE and line[0].training_job_id is None:  # a person made it, and it learned from nothing
+            line = line[1:]
+            if not line:
+                return Lineage([version], policies.versions[version].created_at - WEEK, frozenset(), frozenset())
         oldest = line[-1]
         if oldest.parent is not None and oldest.parent not in {policy.version for policy in line}:
             raise Conflict(f"{oldest.name} continues version {oldest.parent}, which is not registered any more")
