@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -142,6 +144,29 @@ def test_a_store_that_breaks_off_within_a_file_is_unavailable_and_leaves_none(tm
     with store(headers(timedelta(0), 7)) as (objects, _), pytest.raises(ObjectsUnavailable, match="blobs/a"):
         objects.get_file("s3://ratchet/blobs/a", tmp_path / "file", "0" * 64)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_store_that_leads_to_itself_is_away() -> None:
+    moved = {"Location": "/ratchet/a.json", "Content-Length": "0"}
+    with (
+        store(moved, asked=HTTPStatus.TEMPORARY_REDIRECT) as (objects, _),
+        pytest.raises(ObjectsUnavailable, match=r"no answer of S3"),
+    ):
+        objects.exists("s3://ratchet/a.json")
+
+
+def test_store_that_answers_what_is_not_of_s3_is_away() -> None:
+    with store({"Last-Modified": "yesterday"}) as (objects, _), pytest.raises(ObjectsUnavailable, match="yesterday"):
+        objects.exists("s3://ratchet/a.json")
+
+
+def test_ping_of_a_store_that_hangs_ends_soon() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        objects = Objects(SharedSettings(s3_endpoint=f"http://127.0.0.1:{silent.getsockname()[1]}"))
+        began = time.monotonic()
+        with pytest.raises(ObjectsUnavailable, match="does not answer"):
+            objects.ping()
+        assert time.monotonic() - began < 5
 
 
 def test_the_object_store_knows_how_old_its_copy_is(shared_settings: SharedSettings, tmp_path: Path) -> None:

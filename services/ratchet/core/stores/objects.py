@@ -28,6 +28,8 @@ nothing names must leave younger ones alone, for their name may be on its way.""
 
 TRASH = "trash/"
 """Prefix of the keys of blobs that were set aside: nothing was found to refer to them. Who reads one takes it back."""
+SILENT_S, ATTEMPTS = 60, 3
+"""How long a store may be silent, and how often it is asked then; a file whose content breaks off, five times."""
 _CLOCK = "clock"
 T = TypeVar("T")
 _MISSING = {"404", "NoSuchKey", "NoSuchBucket", "NotFound"}
@@ -58,28 +60,14 @@ class Objects:
 
     A blob that was set aside is still there for readers: the first one takes it back.
 
-    Raises `ObjectsUnavailable` while the store does not answer, `NotFound` for an unknown uri, and `Rejected` for one
-    that names no object of the bucket, or that the store refuses.
+    Raises `ObjectsUnavailable` while the store does not answer, or answers what is not S3's, `NotFound` for an unknown
+    uri, and `Rejected` for one that names no object of the bucket, or that the store refuses.
     """
 
     def __init__(self, settings: SharedSettings) -> None:
         self._bucket = settings.s3_bucket
-        # boto3 ships no types.
-        self._client: Any = boto3.client(  # pyright: ignore[reportUnknownMemberType]
-            "s3",
-            endpoint_url=settings.s3_endpoint,
-            aws_access_key_id=settings.s3_access_key,
-            aws_secret_access_key=settings.s3_secret_key,
-            region_name="us-east-1",
-            config=Config(
-                connect_timeout=3,
-                read_timeout=60,
-                retries={"max_attempts": 3, "mode": "standard"},
-                s3={"addressing_style": "path"},
-                request_checksum_calculation="when_required",
-                response_checksum_validation="when_required",
-            ),
-        )
+        self._client = _client_of(settings, connect_s=3, silent_s=SILENT_S, attempts=ATTEMPTS)
+        self._pinging = _client_of(settings, connect_s=1, silent_s=1, attempts=1)
 
     def ensure_bucket(self) -> None:
         """Create the bucket unless it exists; another program may create it at the same time."""
@@ -90,9 +78,9 @@ class Objects:
                     self._client.create_bucket(Bucket=self._bucket)
 
     def ping(self) -> None:
-        """Raise `ObjectsUnavailable` unless the bucket answers."""
+        """Raise `ObjectsUnavailable` unless the bucket answers soon: what is asked all the time must not pile up."""
         with _classified(self._bucket, refuses=False):
-            self._client.head_bucket(Bucket=self._bucket)
+            self._pinging.head_bucket(Bucket=self._bucket)
 
     def put(self, blob: bytes, prefix: str, suffix: str = "") -> ObjectRef:
         """Store `blob` as `<prefix>/<sha256><suffix>`; storing it again changes nothing."""
@@ -147,8 +135,8 @@ class Objects:
         """
         if size is not None:
             head = self._read(uri, lambda bucket, key: self._client.head_object(Bucket=bucket, Key=key))
-            if head["ContentLength"] != size:
-                raise DigestMismatch(f"{uri} has {head['ContentLength']} bytes, its manifest says {size}")
+            if (stored := head.get("ContentLength")) != size:
+                raise DigestMismatch(f"{uri} has {stored} bytes, its manifest says {size}")
         path.parent.mkdir(parents=True, exist_ok=True)
         with staged(path, durable=False) as partial:
             self._read(uri, lambda bucket, key: self._client.download_file(bucket, key, str(partial)))
@@ -195,7 +183,7 @@ class Objects:
         """Move a blob to where only who looks for it finds it; False when it was written again since it was listed."""
         bucket, key = self._split(listed.uri)
         head = self._head(bucket, key)
-        if head is None or head["LastModified"] != listed.at:
+        if head is None or head.get("LastModified") != listed.at:
             return False
         self._copy(bucket, key, TRASH + key)
         with _classified(key):
@@ -229,7 +217,7 @@ class Objects:
         """Remove for good the copy of a blob that was set aside; False when it was set aside since the listing."""
         bucket, key = self._split(listed.uri)
         head = self._head(bucket, TRASH + key)
-        if head is None or head["LastModified"] != listed.at:
+        if head is None or head.get("LastModified") != listed.at:
             return False
         with _classified(listed.uri):
             self._client.delete_object(Bucket=bucket, Key=TRASH + key)
@@ -270,6 +258,25 @@ class Objects:
         return bucket, key
 
 
+def _client_of(settings: SharedSettings, *, connect_s: int, silent_s: int, attempts: int) -> Any:
+    """boto3 ships no types."""
+    return boto3.client(  # pyright: ignore[reportUnknownMemberType]
+        "s3",
+        endpoint_url=settings.s3_endpoint,
+        aws_access_key_id=settings.s3_access_key,
+        aws_secret_access_key=settings.s3_secret_key,
+        region_name="us-east-1",
+        config=Config(
+            connect_timeout=connect_s,
+            read_timeout=silent_s,
+            retries={"total_max_attempts": attempts, "mode": "standard"},
+            s3={"addressing_style": "path"},
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+        ),
+    )
+
+
 @contextmanager
 def _classified(what: str, *, refuses: bool = True) -> Iterator[None]:
     """`refuses`: the store may say that the request will never succeed; else such an answer passes, too."""
@@ -287,3 +294,7 @@ def _classified(what: str, *, refuses: bool = True) -> Iterator[None]:
     except Boto3Error as error:  # of files: what the store said or did while one was sent or fetched
         cause = getattr(error, "last_exception", None) or error
         raise ObjectsUnavailable(f"object store did not take or give all of {what}: {cause}") from error
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        # Of boto3 over an answer that it does not expect, as of a proxy that leads to itself.
+        reason = f"{type(error).__name__}: {error}"
+        raise ObjectsUnavailable(f"object store answers {what} with what is no answer of S3: {reason}") from error
