@@ -41,6 +41,8 @@ class _Position:
     """The older window whose turn is next; None: begin with the oldest."""
     seen: Progress | None = None
     """The stream as of the last pass: as long as it is unchanged, its generation is."""
+    due: int = 0
+    """What was settled up to here before the last pass that ended, well or not."""
 
     @property
     def problem(self) -> str | None:
@@ -49,8 +51,8 @@ class _Position:
         absent = sum(size(balance.absent) for balance in self.uneven.values())
         if missing or absent:
             return f"lacks {missing} entries{f' and {absent} rows' if absent else ''}"
-        if self.seen is not None and self.up_to < self.seen.floor:
-            return f"is audited up to {self.up_to} of {self.seen.floor}"
+        if self.up_to < self.due:
+            return f"is audited up to {self.up_to} of {self.due}"
         return None
 
 
@@ -108,7 +110,12 @@ class Auditor:
                 up_to = audited.up_to if audited.uneven is None else audited.uneven * self.width
                 position = self._positions[stream] = _Position(generation, max(generation.first - 1, up_to))
             position.seen = progress
-        account = Account(stream, consumer, position.generation.name)
+        try:
+            await self._audit_windows(Account(stream, consumer, position.generation.name), position, progress)
+        finally:
+            position.due = progress.floor
+
+    async def _audit_windows(self, account: Account, position: _Position, progress: Progress) -> None:
         for window in sorted(position.uneven)[: self.windows]:
             await self._audit_window(account, position, window, progress)
         for _ in range(self.windows):  # the messages that were settled since the last pass
@@ -118,7 +125,7 @@ class Auditor:
             await self._audit_window(account, position, window, progress)
             position.up_to = min(progress.floor, (window + 1) * self.width)
         await self._audit_older(account, position, progress)
-        await self._report(stream, position)
+        await self._report(account.stream, position)
 
     async def _audit_older(self, account: Account, position: _Position, progress: Progress) -> None:
         """Audit an older window, and the windows after it for as long as they did not balance."""

@@ -134,6 +134,25 @@ async def test_a_stream_that_cannot_be_audited_leaves_the_others_audited_and_res
     assert (audit.balanced_up_to(BEFORE), audit.balanced_up_to(AFTER)) == (40, 40)
 
 
+async def test_pass_under_way_is_no_imbalance() -> None:
+    class Watching(Books):
+        async def fold(self, account: Account, balance: Balance, at: datetime) -> None:
+            reasons.append(await audit.check())
+
+    reasons: list[str | None] = []
+    books = Watching()
+    audit = auditor(Broker(), books, Restoring(books))
+    await audit.tick()
+    assert set(reasons) == {None}
+
+
+async def test_stream_that_cannot_be_audited_is_red() -> None:
+    books = Books(WarehouseUnavailable("full"))
+    audit = auditor(Broker(), books, Restoring(books))
+    await audit.tick()
+    assert await audit.check() == f"ledger does not balance: {BROKEN} is audited up to 0 of 40"
+
+
 async def test_an_imbalance_is_red_alerted_and_not_trimmed_until_it_is_repaired() -> None:
     books, bus = Books(), fake_bus()
     books.rows[BROKEN] -= {15, 16}
