@@ -59,7 +59,12 @@ class Findings:
 
     @property
     def first(self) -> int | None:
-        """The version that served first: its promotion replaced no other. A failed first attempt does not count."""
+        """The version that served first: its promotion replaced no other. A failed first attempt does not count.
+
+        Version 0, calls as agents send them, served before any other.
+        """
+        if any(policy.version == 0 for policy in self.policies):
+            return 0
         begun = (
             decision.version
             for decision in self.decisions

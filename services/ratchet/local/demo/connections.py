@@ -53,7 +53,7 @@ class Connections:
     async def policies(self, role: str) -> Sequence[PolicyVersion]:
         """Every registered version of a role."""
         route, bucket = await self.route(role), Bucket(self.bus, POLICIES, PolicyVersion)
-        numbers = range(1, route.next_version if route else 1)
+        numbers = range(route.next_version if route else 1)
         entries = [await bucket.get(f"{role}.{number}") for number in numbers]
         return [entry.value for entry in entries if entry is not None]
 

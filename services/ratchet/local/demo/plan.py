@@ -135,6 +135,8 @@ class Plan:
     canary_deadline_s: float = 900.0
     """Longest wait for a verdict."""
     world: World = HELPDESK
+    prompted: bool = False
+    """Prompts are rolled out, over a scripted model; nothing is trained."""
     shipped: bool = False
     """The base model and the bad policy come with the package, made by `drills` and `bad` (`make demo-base`)."""
     precision: str | None = None
@@ -194,6 +196,21 @@ DEMO = Plan(
     ),
 )
 """`make demo`."""
+
+PROMPTS = replace(
+    DEMO,
+    rollouts=Rollouts(heldout_tasks=100, stages=(25, 50), stage_min_s=(1, 1), stage_min_trajectories=(10, 20)),
+    tasks=150,
+    rises=Rises(overall=0.3, misjudged=0.3),
+    prompted=True,
+    acts=(
+        ("the stack starts, with a scripted model as its provider", 20),
+        ("agents answer tickets by a prompt that lacks the house rules", 10),
+        ("a prompt that states them is tried on recorded requests and held-out tickets, then promoted on evidence", 35),
+        ("a harmful prompt is refused by the gate, and rolled back by the canary when the gate is overruled", 30),
+    ),
+)
+"""`make demo ARGS=--prompts`."""
 
 REAL = Plan(
     drills=None,

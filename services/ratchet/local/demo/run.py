@@ -7,7 +7,7 @@ import logging
 import shutil
 import signal
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from ratchet.local.demo.plan import (
     DEMO,
     EXAMS,
     FULL,
+    PROMPTS,
     REAL,
     REAL_FLOAT32,
     Plan,
@@ -36,6 +37,7 @@ from ratchet.local.demo.plan import (
 )
 from ratchet.local.demo.processor import multiplies_bfloat16
 from ratchet.local.demo.progress import COLLECTOR, Progress, clock_text
+from ratchet.local.demo.prompts import PromptScenario, scripted_provider, upstreams
 from ratchet.local.demo.report import draw_report, report_document
 from ratchet.local.demo.scenario import DemoFailed, Scenario, Story, real_model
 from ratchet.local.demo.view import WIDTH, draw
@@ -67,6 +69,8 @@ class Options:
     """Everything is made in the demo: its base model and its bad policy, too."""
     real: bool = False
     """SmolLM2 in the reception, in place of a tiny model at the help desk."""
+    prompts: bool = False
+    """Prompts over a scripted model, and no training."""
     plain: bool = False
     as_json: bool = False
 
@@ -118,6 +122,8 @@ def run(options: Options) -> int:
 
 
 def _plan(options: Options) -> Plan:
+    if options.prompts:
+        return PROMPTS
     if options.real:
         return REAL if multiplies_bfloat16() else REAL_FLOAT32
     return FULL if options.full else DEMO
@@ -169,7 +175,7 @@ async def close_the_loop(
         _stack(plan, directory, progress, vllm) as connections,
         _watched(connections, progress, plan, directory, seen),
     ):
-        scenario = Scenario(plan, connections, progress, directory)
+        scenario = (PromptScenario if plan.prompted else Scenario)(plan, connections, progress, directory)
         ran = Claim("the demo ran to its end", holds=True, evidence="")
         try:
             await scenario.run()
@@ -191,21 +197,26 @@ async def _stack(
             ready.add(member.name)
             progress.note(f"{member.name} is ready")
 
-    write_held_out(plan, directory)
-    settings = StackSettings(directory=directory, free_ports=True, env=stack_environment(plan, directory), vllm=vllm)
-    stack = Stack(replace(settings, start_s=START_S) if vllm is not None else settings, note_ready)
-    with progress.step("the stack starts", COLLECTOR):
-        await stack.__aenter__()
-    for name in (TRAINER, ENGINE):  # their imports take half a minute, and the first job comes sooner
-        if name in stack.members:
-            stack.start(name)
-    try:
-        shared = shared_of(stack.env).model_copy(update={"data_dir": directory / "data" / "demo"})
-        async with connect(stack, shared) as connections:
-            yield connections
-    finally:
-        with progress.step("the stack stops", COLLECTOR):
-            await stack.__aexit__(None, None, None)
+    async with AsyncExitStack() as providers:
+        write_held_out(plan, directory)
+        environment = stack_environment(plan, directory)
+        if plan.prompted:
+            url = await providers.enter_async_context(scripted_provider())
+            environment = {**environment, **upstreams(url, plan.world.role)}
+        settings = StackSettings(directory=directory, free_ports=True, env=environment, vllm=vllm)
+        stack = Stack(replace(settings, start_s=START_S) if vllm is not None else settings, note_ready)
+        with progress.step("the stack starts", COLLECTOR):
+            await stack.__aenter__()
+        for name in (TRAINER, ENGINE):  # their imports take half a minute, and the first job comes sooner
+            if name in stack.members and not plan.prompted:
+                stack.start(name)
+        try:
+            shared = shared_of(stack.env).model_copy(update={"data_dir": directory / "data" / "demo"})
+            async with connect(stack, shared) as connections:
+                yield connections
+        finally:
+            with progress.step("the stack stops", COLLECTOR):
+                await stack.__aexit__(None, None, None)
 
 
 @asynccontextmanager

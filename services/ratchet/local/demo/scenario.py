@@ -87,7 +87,7 @@ class Scenario:
         """The whole story. Raises `DemoFailed` where it cannot go on."""
         await self.first_policy()
         await self.improve()
-        await _both(self.examine_stable(), self.offer_bad_policy())
+        await at_once(self.examine_stable(), self.offer_bad_policy())
         await self.settle()
 
     async def first_policy(self) -> None:
@@ -142,7 +142,7 @@ class Scenario:
                 self._progress.note(f"agents solved {tally.successes} of {tally.trajectories} training tickets")
             with self._progress.step(f"cycle {number}: the next policy learns from their rewards", TRAINER):
                 await self.settle()
-                job, _ = await _both(self._train(cycle_job(plan, number)), self.examine_stable())
+                job, _ = await at_once(self._train(cycle_job(plan, number)), self.examine_stable())
             version = (await self._registered(job=job)).version
             with self._progress.step(f"cycle {number}: the gate tests v{version} on held-out tickets", GATE):
                 state = await self._after_gates(version)
@@ -170,29 +170,29 @@ class Scenario:
         self.story.bad_version = bad.version
         with self._progress.step(f"the gate tests the bad v{bad.version} on held-out tickets", GATE):
             state = await self._after_gates(bad.version)
+        await self._overrule(bad.version, state)
+
+    async def _overrule(self, version: int, state: str) -> None:
+        """A bad policy gets traffic although a gate refused it, until evidence takes it back."""
         if state != "refused":
-            raise DemoFailed(f"the gate let the bad policy v{bad.version} through ({state})")
-        await self._note_gate(bad.version)
-        with self._progress.step(f"an operator overrides the gate: v{bad.version} gets a share of the traffic", CANARY):
+            raise DemoFailed(f"the gate let the bad policy v{version} through ({state})")
+        await self._note_gate(version)
+        with self._progress.step(f"an operator overrides the gate: v{version} gets a share of the traffic", CANARY):
             await self._connections.start_rollout(
-                self._world.role, bad.version, actor=OPERATOR, reason="to show that the canary catches it"
+                self._world.role, version, actor=OPERATOR, reason="to show that the canary catches it"
             )
-            state = await self._canary(bad.version)
+            state = await self._canary(version)
         if state != "rolled_back":
-            raise DemoFailed(f"the bad policy v{bad.version} was not rolled back ({state})")
+            raise DemoFailed(f"the bad policy v{version} was not rolled back ({state})")
 
     async def _import_bad_policy(self) -> str:
         """Offer the bad policy of the package as any other adapter is offered; returns its digest."""
         assert self._base is not None  # noqa: S101 - it is the base that the first policy began with
         with tempfile.TemporaryDirectory(prefix="ratchet-bad-") as folder:
             await asyncio.to_thread(copy_bad_policy, Path(folder))
-            command = [sys.executable, "-m", "ratchet.cli", "policies", "import", folder, "--json"]
             options = ["--role", self._world.role, "--base", self._base.uri, "--dir", str(self._directory)]
-            done = await asyncio.create_subprocess_exec(*command, *options, stdout=PIPE, stderr=PIPE)
-            out, err = await done.communicate()
-        if done.returncode != 0:
-            raise DemoFailed(f"the bad policy cannot be imported: {err.decode(errors='replace').strip()}")
-        return msgspec.json.decode(out, type=_Imported).digest
+            imported = await run_command("policies", "import", folder, "--json", *options)
+        return msgspec.json.decode(imported, type=_Imported).digest
 
     def _publish_base_model(self) -> Policy:
         """Store the base model, with the package's weights or random ones; training starts from its uri."""
@@ -352,7 +352,17 @@ class Scenario:
         return result
 
 
-async def _both(first: Coroutine[Any, Any, T], second: Coroutine[Any, Any, U]) -> tuple[T, U]:
+async def run_command(*arguments: str) -> bytes:
+    """What a command of `ratchet` prints. Raises `DemoFailed` with its words where it fails."""
+    command = [sys.executable, "-m", "ratchet.cli", *arguments]
+    done = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
+    out, err = await done.communicate()
+    if done.returncode != 0:
+        raise DemoFailed(f"ratchet {arguments[0]} {arguments[1]} failed: {err.decode(errors='replace').strip()}")
+    return out
+
+
+async def at_once(first: Coroutine[Any, Any, T], second: Coroutine[Any, Any, U]) -> tuple[T, U]:
     """Both at the same time; where one fails the other is ended."""
     tasks = asyncio.create_task(first), asyncio.create_task(second)
     try:

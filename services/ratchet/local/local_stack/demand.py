@@ -1,4 +1,4 @@
-"""What the members wait for that start when needed: a job needs trainer and engine, a policy the engine."""
+"""What the members wait for that start when needed: a job needs trainer and engine, weights need the engine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import msgspec
 from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
 from ratchet.bus.message import decode
+from ratchet.core.contract.policy_manifest import BUNDLE
 from ratchet.core.contract.state import ENDED, JOBS, POLICIES, JobState
+from ratchet.core.stores.policies import is_policy_name
 from ratchet.local.local_stack.catalog import ENGINE, TRAINER
 
 NEEDED_BY: Mapping[str, frozenset[str]] = {JOBS: frozenset({TRAINER, ENGINE}), POLICIES: frozenset({ENGINE})}
@@ -19,6 +21,13 @@ NEEDED_BY: Mapping[str, frozenset[str]] = {JOBS: frozenset({TRAINER, ENGINE}), P
 
 class _Job(msgspec.Struct):
     state: JobState
+
+
+class _Policy(msgspec.Struct):
+    """A registered version; a route has neither member."""
+
+    kind: str | None = None
+    base_model: str = ""
 
 
 async def needed_members(bus: Bus) -> set[str]:
@@ -45,10 +54,12 @@ async def start_when_needed(bus: Bus, start: Callable[[str], None]) -> None:
 
 
 def _needs(bucket: str, value: msgspec.Raw) -> bool:
-    """Any policy needs its members, and a job that has not ended. One that cannot be read may be such a job."""
-    if bucket != JOBS:
-        return True
+    """A job that has not ended, and a policy with weights of its own or in its bundle. One that cannot be read may be
+    such a one."""
     try:
-        return decode(bytes(value), _Job).state not in ENDED
+        if bucket == JOBS:
+            return decode(bytes(value), _Job).state not in ENDED
+        policy = decode(bytes(value), _Policy)
+        return policy.kind is not None and (policy.kind != BUNDLE or is_policy_name(policy.base_model))
     except msgspec.DecodeError:
         return True

@@ -148,10 +148,24 @@ async def test_a_stack_without_jobs_and_policies_needs_no_engine() -> None:
     assert await needed_members(bus) == set()
 
 
-async def test_a_policy_needs_the_engine_and_an_open_job_both() -> None:
+@pytest.mark.parametrize(
+    ("policy", "needed"),
+    [
+        ({"kind": "adapter"}, {ENGINE}),
+        ({"kind": "bundle", "base_model": "support@3-1a2b3c4d"}, {ENGINE}),
+        ({"kind": "bundle", "base_model": "openai/small"}, set[str]()),
+        ({"kind": "bundle", "base_model": ""}, set[str]()),
+    ],
+)
+async def test_a_policy_with_weights_needs_the_engine(policy: dict[str, str], needed: set[str]) -> None:
     bus = await connect(FakeBroker(load_contracts()))
     await put(bus, POLICIES, "support", '{"role": "support"}')
-    assert await needed_members(bus) == {ENGINE}
+    await put(bus, POLICIES, "support.4", msgspec.json.encode(policy).decode())
+    assert await needed_members(bus) == needed
+
+
+async def test_an_open_job_needs_trainer_and_engine() -> None:
+    bus = await connect(FakeBroker(load_contracts()))
     await put(bus, JOBS, "new", '{"state": "queued"}')
     assert await needed_members(bus) == {ENGINE, TRAINER}
 
