@@ -9,7 +9,7 @@ A message passes these stages, and waits nowhere else:
 |---|---|---|
 | `put` | checked and sealed by the caller's thread; then the queue | `queue_limit` messages and `queue_bytes` bytes |
 | `_pump` | one batch in flight, in the `Publisher`s of its streams | `BATCH` messages and `BATCH_BYTES` bytes |
-| `_keep` | the spool, where that batch could not be published | the spool's bytes |
+| `_keep_or_hold` | the spool, where that batch could not be published; the queue, where the spool or its disk is full | the spool's bytes |
 | `_drain` | one batch of the spool in flight | as above |
 
 What is lost is counted in `OutboxStats`. Work on a message that takes longer than sealing
@@ -60,7 +60,7 @@ class OutboxStats:
 
     published: int = 0
     overflowed: int = 0
-    """Lost: the queue in memory or the spool on disk was full."""
+    """Lost: the queue in memory was full, or there was no room on disk at the end."""
     refused: int = 0
     """Lost: the broker will never take them (too large)."""
 
@@ -207,16 +207,13 @@ class Outbox:
     async def _pump(self) -> None:
         """Move everything that is queued: to the broker, or behind what the spool still holds."""
         while self._queue:
-            away = not self._is_connected()
-            if away and not self._spool.keeps:
-                return
             batch = self._take()
             self._in_flight = batch
             try:
-                if away or self._spool.pending:
-                    self._keep(batch)
-                else:
+                if self._is_connected() and not self._spool.pending:
                     await self._publish_or_keep(batch)
+                elif not self._keep_or_hold(batch):
+                    break
             finally:
                 self._in_flight = ()
         due = self._spool.pending or self._orphans_due <= asyncio.get_running_loop().time()
@@ -254,17 +251,10 @@ class Outbox:
         try:
             await self._publish(batch)
         except BaseException as error:
-            batch = self._in_flight  # none, where `keep_rest` was faster
-            if self._spool.keeps:
-                self._keep(batch)
-            else:
-                with self._lock:
-                    self._queue.extendleft(reversed(batch))
-                    self._queued_bytes += sum(record.size for record in batch)
-            if self._spool.keeps and isinstance(error, Unavailable):
-                log.warning("broker away, spooling", reason=str(error))
-                return
-            raise
+            kept = self._keep_or_hold(self._in_flight)  # none, where `keep_rest` was faster
+            if not kept or not isinstance(error, Unavailable):
+                raise
+            log.warning("broker away, spooling", reason=str(error))
 
     async def _publish(self, batch: Sequence[Record]) -> None:
         """Publish in order; a message that the broker will never take is counted, not retried."""
@@ -284,6 +274,15 @@ class Outbox:
             log.error("message refused", reason=str(error))
         self.stats.refused += len(refused)
         self.stats.published += len(batch) - len(refused)
+
+    def _keep_or_hold(self, batch: Sequence[Record]) -> bool:
+        """Keep a batch on disk, and hold in memory, first in line, what the disk does not take: whether it took all."""
+        kept = next((place for place, record in enumerate(batch) if not self._spool.append(record)), len(batch))
+        held = batch[kept:]
+        with self._lock:
+            self._queue.extendleft(reversed(held))
+            self._queued_bytes += sum(record.size for record in held)
+        return not held
 
     def _keep(self, batch: Sequence[Record]) -> None:
         kept = [self._spool.append(record) for record in batch]

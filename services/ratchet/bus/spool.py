@@ -58,15 +58,10 @@ class Spool:
     A producer that spools must keep appending until `pending` is 0, or its newer messages overtake the older ones.
     """
 
-    keeps = True
-    """Whether records can be kept at all."""
-
     directory: Path | None
     """Where the records lie; None where none can."""
     pending = 0
     """Records not yet published."""
-    overflowed = 0
-    """Records refused since the spool was opened: it was full, or the disk was."""
     damaged = 0
     """Records that were kept and are gone: altered, cut off or deleted on disk; also those of `orphans`."""
 
@@ -135,11 +130,10 @@ class Spool:
         return sum(self._sizes.values())
 
     def append(self, record: Record) -> bool:
-        """Keep `record` until it is drained. False, and counted, when there is no room for it."""
+        """Keep `record` until it is drained. False when there is no room for it."""
         payload = msgspec.msgpack.encode(record)
         frame = FRAME.pack(len(payload), zlib.crc32(payload)) + payload
         if self.size + len(frame) > self._max_bytes or not self._write(frame):
-            self.overflowed += 1
             return False
         self.pending += 1
         self._appended += 1
@@ -224,7 +218,8 @@ class Spool:
         if len(count) == COUNT.size and noted.published is not None:
             self.damaged = max(self.damaged, COUNT.unpack(count)[0] - noted.published - behind)
         goes_on = self._cursor == noted.position
-        self._appended = self.pending + (noted.published if goes_on and noted.published else 0)
+        self._published = noted.published if goes_on and noted.published else 0
+        self._appended = self.pending + self._published
         self._note_appended()
         if not goes_on:
             (self._directory / "cursor").unlink(missing_ok=True)  # the segments to come must not make it readable
@@ -237,14 +232,21 @@ class Spool:
     def _advance(self, position: tuple[int, int]) -> None:
         """Everything up to `position` is published: note that first, then delete the segments that are done.
 
-        They are deleted also when a full disk takes no note: it is their room that it lacks.
+        They are deleted also when a full disk takes no note: it is their room that it lacks. What they held counts then
+        as never appended.
         """
         self._cursor = position
+        published = self._appended - self.pending
         try:
             staged = self._directory / "cursor.new"
             with _private_file(staged, os.O_WRONLY | os.O_TRUNC) as file:
-                file.write(f"{position[0]} {position[1]} {self._appended - self.pending}".encode())
+                file.write(f"{position[0]} {position[1]} {published}".encode())
             staged.replace(self._directory / "cursor")
+            self._published = published
+        except OSError:
+            self._appended = self._published + self.pending
+            self._note_appended()
+            raise
         finally:
             if self.pending == 0:
                 self._close_segment(sync=False)
@@ -257,16 +259,13 @@ class Spool:
 
 
 class NoSpool(Spool):
-    """Where no directory can be written: keeps nothing, counts everything as overflowed."""
-
-    keeps = False
+    """Where no directory can be written: keeps nothing."""
 
     def __init__(self) -> None:
         self.directory = self._parent = None
         self._sizes = {}
 
     def append(self, record: Record) -> bool:  # noqa: ARG002 - a record is refused whatever it is
-        self.overflowed += 1
         return False
 
     async def drain(

@@ -176,6 +176,21 @@ async def test_a_full_queue_and_a_full_disk_are_counted(open_spool: OpenSpool) -
     assert outbox.stats.overflowed == 30 - kept
 
 
+async def test_what_a_full_disk_does_not_take_waits_in_memory(open_spool: OpenSpool) -> None:
+    spool, broker = open_spool(3_000), fake_broker()
+    outbox = outbox_with(spool)
+    broker.go_away()
+    async with publishing(outbox, broker):
+        put(outbox, range(20))
+        await eventually(lambda: _true(spool.pending > 0))
+        broker.come_back()
+        assert await outbox.flush(5)
+        put(outbox, range(20, 25))
+        assert await outbox.flush(5)
+    assert broker.ids == ids(25)
+    assert (outbox.stats.published, outbox.stats.overflowed) == (25, 0)
+
+
 async def test_without_a_disk_the_broker_still_gets_messages_while_it_is_there() -> None:
     outbox, broker = outbox_with(NoSpool()), fake_broker()
     async with publishing(outbox, broker):

@@ -76,12 +76,11 @@ async def test_a_restart_keeps_unpublished_records(tmp_path: Path) -> None:
     again.close()
 
 
-async def test_records_that_do_not_fit_are_refused_and_counted(tmp_path: Path) -> None:
+async def test_records_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     spool, broker = Spool(tmp_path, 1_000), Broker()
     kept = [number for number in range(100) if spool.append(record(number))]
     assert 0 < len(kept) < 100
     assert kept == list(range(len(kept)))
-    assert spool.overflowed == 100 - len(kept)
     assert spool.size <= 1_000
     await spool.drain(broker.publish)
     assert broker.records == [record(number) for number in kept]
@@ -305,6 +304,17 @@ async def test_published_records_free_their_room_when_the_cursor_cannot_be_writt
     again = Spool(tmp_path, ROOM)
     assert await again.drain(broker.publish) == 1
     assert broker.records == [record(number) for number in range(11)]
+    again.close()
+
+
+async def test_spool_on_a_full_disk_takes_no_published_record_for_damaged(tmp_path: Path) -> None:
+    spool, broker = put(Spool(tmp_path, ROOM), range(10)), Broker()
+    (tmp_path / "cursor.new").mkdir()  # as on a disk that takes nothing more
+    with pytest.raises(OSError, match=r"cursor\.new"):
+        await spool.drain(broker.publish)
+    spool.close()
+    again = Spool(tmp_path, ROOM)
+    assert (again.pending, again.damaged) == (0, 0)
     again.close()
 
 
