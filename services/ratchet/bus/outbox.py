@@ -9,7 +9,7 @@ A message passes these stages, and waits nowhere else:
 |---|---|---|
 | `put` | checked and sealed by the caller's thread; then the queue | `queue_limit` messages and `queue_bytes` bytes |
 | `_pump` | one batch in flight, in the `Publisher`s of its streams | `BATCH` messages and `BATCH_BYTES` bytes |
-| `_keep_or_hold` | the spool, where that batch could not be published; the queue while the spool is full | both bounds |
+| `_keep_or_hold` | the spool, where that batch could not be published; the queue while that is full | both bounds |
 | `_drain` | one batch of the spool in flight | as above |
 
 What is lost is counted in `OutboxStats`. Work on a message that takes longer than sealing
