@@ -21,6 +21,8 @@ VIEWS = {
     "rollouts/triage": "Rollout of triage",
     "policies": "Policies",
     "policies/support/7": "support, version 7",
+    "policies/returns/3": "returns, version 3",
+    "policies/returns/0": "returns, version 0",
     "policies/compare": "Two policies side by side",
     "trajectories": "Trajectories",
     f"trajectories/{IDS[1]}?role=support": "Trajectory change of address",

@@ -22,7 +22,7 @@ from ratchet.core.contract.trajectory import (
     TrajectoryTurn,
     TurnResult,
 )
-from ratchet.core.contract.turn import Trainable
+from ratchet.core.contract.turn import Applied, Trainable
 from ratchet.core.errors import WarehouseTooSlow
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.trajectory_list import TrajectoryList
@@ -370,3 +370,16 @@ async def test_a_trajectory_of_20_mb_and_one_of_many_messages_cost_little(wareho
         assert spent < 5, "of the processor, parsing 20 MB included"
         later = await http.get(f"/v1/trajectories/{ids('many')[0]}", params={"first_message": 3990})
         assert [m["index"] for m in later.json()["messages"]] == [*range(3990, 4001)]
+
+
+async def test_a_changed_call_shows_what_the_engine_got(warehouse: Warehouse) -> None:
+    applied = Applied(digest="c" * 64, replaced=1, head=[{"role": "system", "content": HOSTILE}])
+    first = turn("changed", applied=applied, applied_by="gateway")
+    plain = turn("plain")
+    await store(warehouse, first, turn("changed", 1, applied=Applied(digest="c" * 64)), plain)
+    async with console(warehouse) as http:
+        calls = (await http.get(f"/v1/trajectories/{first.trajectory_id}")).json()["calls"]
+        assert [(call["is_changed"], call["applied_by"]) for call in calls] == [(True, "gateway"), (True, None)]
+        answer = (await http.get(f"/v1/calls/{calls[1]['turn_id']}/applied")).json()
+        assert answer["parts"] == [{"name": "instructions", "sent": "Be helpful.", "got": HOSTILE}]
+        assert (await http.get(f"/v1/calls/{plain.turn_id}/applied")).status_code == 404

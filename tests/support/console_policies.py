@@ -21,6 +21,7 @@ from ratchet.core.contract.http.models import (
     TrajectoriesPage,
     TrajectoryPart,
 )
+from tests.support.console_bundles import bundle_answers
 from tests.support.console_rollouts import SUPPORT_6, SUPPORT_7, TRIAGE_2, TRIAGE_3
 
 GATE = {
@@ -40,6 +41,7 @@ def policy_answers(now: datetime) -> dict[str, Any]:
         "GET /coordinator/v1/models/support/7/lineage": lineage(now),
         "GET /coordinator/v1/replay/prompts": prompts(now),
         "POST /gateway/v1/chat/completions": _answered,
+        **bundle_answers(now),
     }
 
 

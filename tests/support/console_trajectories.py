@@ -11,6 +11,8 @@ from starlette.responses import Response
 
 from ratchet.core.contract.http.console import (
     AgreementOut,
+    AppliedOut,
+    AppliedPartOut,
     CallOut,
     JudgementOut,
     MessageOut,
@@ -50,6 +52,7 @@ def trajectories_scene(now: datetime) -> dict[str, Any]:
         "POST /v1/annotation/judgements": JudgementOut(preference_id="019a3c5e-0000-7a40-8c2e-5b1f0d9e0001"),
         "GET /v1/calls/turn-2/tokens": tokens("turn-2"),
         "GET /v1/calls/turn-4/tokens": tokens("turn-4"),
+        "GET /v1/calls/turn-4/applied": applied("turn-4"),
     }
     for n, one in enumerate(briefs):
         scene[f"GET /v1/trajectories/{one.trajectory_id}"] = trajectory(one, now)
@@ -182,10 +185,23 @@ def call(index: int, now: datetime) -> CallOut:
         finish_reason=None if failed else "stop" if index == 4 else "tool_calls",
         error="the engine took longer than 30 s" if failed else None,
         has_tokens=not failed,
+        applied_by="gateway",
+        is_changed=index == 4,
         learns=index == 4,
         why_not=None if index == 4 else "The call asked for temperature 0.",
         remedy=None if index == 4 else "Set a temperature above 0.",
     )
+
+
+def applied(turn: str) -> AppliedOut:
+    """Longer instructions, whose end is hostile, and a tool that is hidden."""
+    sent = "You are the clerk of a small shop.\nBe brief; refund what is defective."
+    got = f"You are the clerk of a small shop.\nBe friendly and brief; refund what is defective.\n{HOSTILE}"
+    parts = [
+        AppliedPartOut(name="instructions", sent=sent, got=got),
+        AppliedPartOut(name="tool delete_order", sent='{\n  "name": "delete_order"\n}', got=None),
+    ]
+    return AppliedOut(turn_id=turn, role="support", version=7, parts=parts, is_cut=False)
 
 
 def tokens(turn: str) -> TokensOut:

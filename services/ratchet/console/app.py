@@ -20,6 +20,7 @@ import structlog
 from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
 from ratchet.console.annotation import Annotation
+from ratchet.console.calls import Calls
 from ratchet.console.clickhouse_loop import history_of
 from ratchet.console.events import Events
 from ratchet.console.http_api import Subjects, console_api
@@ -127,12 +128,13 @@ def subjects_of(
     loop: Loop, events: Events, bus: Bus, warehouse: Warehouse, objects: Objects, now: Callable[[], datetime]
 ) -> Subjects:
     """What the pages are about, behind these connections."""
-    listing = TrajectoryList(warehouse, now)
+    listing, calls = TrajectoryList(warehouse, now), Calls(warehouse)
     return Subjects(
         loop=loop,
         events=events,
         trajectories=Trajectories(warehouse, listing),
-        tokens=Tokens(warehouse, objects),
+        calls=calls,
+        tokens=Tokens(calls, objects),
         rollouts=Rollouts(warehouse, listing),
         training=Training(warehouse, objects, Bucket(bus, JOBS, Job).get),
         annotation=Annotation(warehouse, listing, bus, now),

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from ratchet.console import trajectories_api
 from ratchet.console.annotation import Annotation
+from ratchet.console.calls import Calls
 from ratchet.console.events import Events
 from ratchet.console.loop import Loop
 from ratchet.console.rollouts import Rollouts
@@ -45,6 +46,7 @@ class Subjects:
     loop: Loop
     events: Events
     trajectories: Trajectories
+    calls: Calls
     tokens: Tokens
     rollouts: Rollouts
     training: Training
@@ -55,7 +57,7 @@ def console_api(subjects: Subjects) -> ControlApi:
     """The application with all routes."""
     api = ControlApi("Ratchet console", "What the console's pages show. Every error is an ErrorOut.", ERRORS)
     _add_live(api, subjects.loop, subjects.events)
-    trajectories_api.add_routes(api, subjects.trajectories, subjects.tokens)
+    trajectories_api.add_routes(api, subjects.trajectories, subjects.calls, subjects.tokens)
     _add_rollouts(api, subjects.rollouts)
     _add_training(api, subjects.training)
     _add_annotation(api, subjects.annotation)

@@ -66,7 +66,9 @@ COORDINATOR: Sequence[Passed] = (
     Passed("POST", r"/v1/jobs/preview|/v1/snapshots", 600),
 )
 DEPLOYER: Sequence[Passed] = (
-    Passed("GET", rf"/v1/rollouts(/{ROLE.pattern}(/audit|/trail)?)?|/v1/policies(/{ROLE.pattern})?"),
+    Passed(
+        "GET", rf"/v1/rollouts(/{ROLE.pattern}(/audit|/trail)?)?|/v1/policies(/{ROLE.pattern}(/[0-9]{{1,10}}/bundle)?)?"
+    ),
     Passed("POST", rf"/v1/rollouts/{ROLE.pattern}/(start|approve|pause|resume|promote|rollback|revert)"),
 )
 GATEWAY: Sequence[Passed] = (

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
-from ratchet.bus.message import decode as decode_message
+from ratchet.console.calls import Calls
 from ratchet.core.contract import Turn
 from ratchet.core.contract.http.console import TokenOut, TokensOut
 from ratchet.core.contract.policy_manifest import PolicyManifest
@@ -17,17 +17,9 @@ from ratchet.core.datasets.domain.sequences import thrown_away
 from ratchet.core.errors import NotFound, RatchetError
 from ratchet.core.rules.arms import PINNED
 from ratchet.core.rules.capture import Reason, advice_of
-from ratchet.core.stores.history import History
 from ratchet.core.stores.policies import BlobStore, find_policy, is_manifest_uri, read_policy
 
-if TYPE_CHECKING:
-    from ratchet.core.stores.warehouse import Warehouse
-
 PAGE = 2_000
-RUN_BYTES = 16 * 1024 * 1024
-"""Of the calls of a run: more are not read together, and a call is then shown by itself."""
-AT_ONCE = 2
-"""Runs that are read at the same time: token ids take many times their bytes in memory."""
 TOKENIZER = "tokenizer.json"
 TOKENIZER_BYTES = 64 * 1024 * 1024
 TOKENIZERS = 4
@@ -36,52 +28,32 @@ PINNED_NOTE = "Evaluation traffic: some call of this trajectory asked for a vers
 RETRIED_NOTE = "A retry took this call's place, and no later call saw its answer."
 ALONE_NOTE = "The run is too large to be read here: whether the call continues the one before it was not checked."
 
-_OF_CALL = "SELECT role, trajectory_id FROM turns WHERE event_id = {id:String} LIMIT 1"
-_BYTES = "SELECT sum(length(body)) AS bytes FROM turns WHERE role = {role:String} AND trajectory_id = {run:String}"
-_ALONE = "SELECT body FROM turns WHERE role = {role:String} AND trajectory_id = {run:String} AND event_id = {id:String}"
-
 Decode = Callable[[Sequence[int]], str]
 """Token ids to text."""
 
 
 class Tokens:
-    """Reads the calls of one run, and the tokenizers of policies."""
+    """Reads the answers of calls, and the tokenizers of policies."""
 
-    def __init__(self, warehouse: Warehouse, objects: BlobStore) -> None:
-        self._warehouse = warehouse
+    def __init__(self, calls: Calls, objects: BlobStore) -> None:
+        self._calls = calls
         self._tokenizers = Tokenizers(objects)
-        self._reading = asyncio.Semaphore(AT_ONCE)
 
     async def get(self, turn_id: str, offset: int) -> TokensOut:
         """Tokens of a call's answer, from `offset` on. Raises `NotFound`, also for a call without tokens."""
-        rows = await self._warehouse.rows(_OF_CALL, {"id": turn_id})
-        if not rows:
-            raise NotFound(f"no call {turn_id} is stored")
-        async with self._reading:
-            turns, is_alone = await self._turns(rows[0]["role"], rows[0]["trajectory_id"], turn_id)
-            return await asyncio.to_thread(self._shown, turns, turn_id, offset, is_alone)
+        return await self._calls.shown(turn_id, partial(self._shown, offset))
 
-    async def _turns(self, role: str, run: str, turn_id: str) -> tuple[list[Turn], bool]:
-        (size,) = await self._warehouse.rows(_BYTES, {"role": role, "run": run})
-        if size["bytes"] <= RUN_BYTES:
-            return await History(self._warehouse).messages("turns", Turn, role, [run]), False
-        rows = await self._warehouse.rows(_ALONE, {"role": role, "run": run, "id": turn_id})
-        return [decode_message(row["body"], Turn) for row in rows[:1]], True
-
-    def _shown(self, turns: Sequence[Turn], turn_id: str, offset: int, is_alone: bool) -> TokensOut:
-        turn = next((turn for turn in turns if turn.turn_id == turn_id), None)
-        if turn is None:  # erased meanwhile
-            raise NotFound(f"no call {turn_id} is stored")
+    def _shown(self, offset: int, turn: Turn, turns: Sequence[Turn], is_alone: bool) -> TokensOut:
         ids = turn.output_token_ids
         if ids is None:
-            raise NotFound(f"call {turn_id} has no token ids: {advice_of(Reason.NO_TOKEN_IDS).meaning}")
-        why_not = why_it_teaches_nothing(turns, turn_id)
+            raise NotFound(f"call {turn.turn_id} has no token ids: {advice_of(Reason.NO_TOKEN_IDS).meaning}")
+        why_not = why_it_teaches_nothing(turns, turn.turn_id)
         logprobs = turn.behavior_logprobs or []
         known = logprobs if len(logprobs) == len(ids) else [None] * len(ids)
         decode = self._tokenizers.of(turn)
         end = min(offset + PAGE, len(ids))
         return TokensOut(
-            turn_id=turn_id,
+            turn_id=turn.turn_id,
             tokens=[
                 TokenOut(
                     text=text_at(ids, place, decode) if decode else "",

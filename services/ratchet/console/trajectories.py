@@ -186,6 +186,8 @@ def _call(row: Row, arms: set[str]) -> CallOut:
         finish_reason=row["finish_reason"],
         error=row["error"],
         has_tokens=bool(row["has_tokens"]),
+        applied_by=row["applied_by"] or None,
+        is_changed=bool(row["is_changed"]),
         learns=why is None,
         why_not=why,
         remedy=remedy,

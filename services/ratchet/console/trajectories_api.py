@@ -1,4 +1,4 @@
-"""The HTTP routes of trajectories: the list, one of them, one message of it, and the tokens of a call."""
+"""The HTTP routes of trajectories: the list, one, one message; the tokens of a call, and what was changed of it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from typing import Annotated, Literal
 import msgspec
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
+from ratchet.console.applied import applied_out
+from ratchet.console.calls import Calls
 from ratchet.console.tokens import Tokens
 from ratchet.console.trajectories import Trajectories
-from ratchet.core.contract.http.console import TokensOut, TrajectoriesOut, TrajectoryOut
+from ratchet.core.contract.http.console import AppliedOut, TokensOut, TrajectoriesOut, TrajectoryOut
 from ratchet.core.errors import BadRequest
 from ratchet.core.rules.access import KeyScope
 from ratchet.core.service.control_api import ControlApi
@@ -35,6 +37,7 @@ Name = Annotated[str, Field(max_length=200)]
 Reward = Annotated[float | None, AfterValidator(finite)]
 RoleQuery = Annotated[str | None, Field(max_length=64, description="Needed for an id that is used in several roles.")]
 TrajectoryId = Annotated[str, Field(max_length=400)]
+TurnId = Annotated[str, Field(max_length=200)]
 
 
 class ListQuery(BaseModel):
@@ -90,7 +93,7 @@ def _damaged() -> BadRequest:
     return BadRequest("`after` is not what a page gave as `next`: ask for the first page without it", param="after")
 
 
-def add_routes(api: ControlApi, trajectories: Trajectories, tokens: Tokens) -> None:
+def add_routes(api: ControlApi, trajectories: Trajectories, calls: Calls, tokens: Tokens) -> None:
     """Serve `/v1/trajectories` and what is under it, and `/v1/calls`."""
 
     async def list_trajectories(asked: ListQuery) -> TrajectoriesOut:
@@ -118,11 +121,15 @@ def add_routes(api: ControlApi, trajectories: Trajectories, tokens: Tokens) -> N
         return await trajectories.message(trajectory_id, role, index)
 
     async def get_tokens(
-        turn_id: Annotated[str, Field(max_length=200)],
+        turn_id: TurnId,
         offset: Annotated[int, Field(ge=0, lt=2**31, description="Index of the first token shown.")] = 0,
     ) -> TokensOut:
         """Show the tokens of a call's answer, and which of them teach."""
         return await tokens.get(turn_id, offset)
+
+    async def get_applied(turn_id: TurnId) -> AppliedOut:
+        """Show what the engine got of a call beside what the agent sent, where the policy's bundle changed it."""
+        return await calls.shown(turn_id, applied_out)
 
     one = {**UNKNOWN, **SEVERAL}
     damaged = {400: "The cursor is damaged."}
@@ -132,3 +139,5 @@ def add_routes(api: ControlApi, trajectories: Trajectories, tokens: Tokens) -> N
     api.text_route(whole, get_message, scope=KeyScope.VIEW, errors=one)
     no_tokens = {404: "No such call is stored, or it has no token ids."}
     api.route("GET", "/v1/calls/{turn_id}/tokens", get_tokens, scope=KeyScope.VIEW, errors=no_tokens)
+    as_sent = {404: "No such call is stored, or the engine got it as the agent sent it."}
+    api.route("GET", "/v1/calls/{turn_id}/applied", get_applied, scope=KeyScope.VIEW, errors=as_sent)

@@ -83,6 +83,7 @@ async def test_an_open_installation_passes_no_key_on() -> None:
     [
         ("deployer", "GET", "/v1/rollouts", 200),
         ("deployer", "GET", "/v1/rollouts/support/audit", 200),
+        ("deployer", "GET", "/v1/policies/support/3/bundle", 200),
         ("deployer", "POST", "/v1/rollouts/support/revert", 200),
         ("deployer", "DELETE", "/v1/rollouts/support", 405),
         ("deployer", "POST", "/v1/rollouts/support/destroy", 404),

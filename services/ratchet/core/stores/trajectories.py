@@ -63,7 +63,8 @@ _CALLS = """
 SELECT turn_id, turn_index, attempt, at, role, policy_version, arm, provider_model, latency_ms, first_token_ms,
     prompt_tokens, completion_tokens, cost_usd, finish_reason, substring(error, 1, 4000) AS error, trainable,
     coalesce(nullIf(toString(reason), ''), 'unknown') AS bar, answered,
-    JSONExtractString(body, 'engine', 'name') AS engine, JSONHas(body, 'output_token_ids') AS has_tokens
+    JSONExtractString(body, 'engine', 'name') AS engine, JSONHas(body, 'output_token_ids') AS has_tokens,
+    JSONExtractString(body, 'applied_by') AS applied_by, JSONHas(body, 'applied') AS is_changed
 FROM turns FINAL WHERE role = {role:String} AND trajectory_id = {id:String}
 ORDER BY turn_index, attempt, at, turn_id LIMIT {limit:UInt32}
 """

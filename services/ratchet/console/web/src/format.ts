@@ -32,6 +32,17 @@ export function share(value: number | null | undefined): string {
   return value === null || value === undefined ? "–" : `${trimmed(value * 100, 3)} %`;
 }
 
+/** A relative difference with its sign: +12.3 %, −4 %, ±0 %. */
+export function signedShare(value: number): string {
+  const text = share(Math.abs(value));
+  return `${text === "0 %" ? "±" : value > 0 ? "+" : "−"}${text}`;
+}
+
+/** US dollars: $0.0031, $12.4. */
+export function dollars(value: number): string {
+  return `$${measure(value)}`;
+}
+
 /** Seconds as the two largest units: 340 ms, 12 s, 3 min 5 s, 2 h 10 min, 4 d 3 h. */
 export function duration(seconds: number): string {
   if (seconds < 0) return `−${duration(-seconds)}`;

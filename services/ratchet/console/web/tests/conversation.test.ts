@@ -20,10 +20,10 @@ test("a tool's answer names the call that it answers", () => {
 test("a call's unknown figures are left out", () => {
   const call: Call = {
     turn_id: "t", index: 0, at: "2026-03-01T12:00:00Z", policy: "a@1", arm: "canary", model: null, engine: "local", latency_ms: 1234, first_token_ms: null,
-    prompt_tokens: 12, completion_tokens: null, cost_usd: 0.002, finish_reason: "length", error: null, has_tokens: false, learns: false, why_not: null, remedy: null,
+    prompt_tokens: 12, completion_tokens: null, cost_usd: 0.002, finish_reason: "length", error: null, has_tokens: false, applied_by: "none", is_changed: false, learns: false, why_not: null, remedy: null,
   };
-  assert.deepEqual(callFacts(call), ["canary", "1.2 s", "12 tokens in, ? out", "$0.002", "ended by length"]);
-  assert.deepEqual(callFacts({ ...call, arm: "stable", latency_ms: null, prompt_tokens: null, cost_usd: null, finish_reason: "stop" }), []);
+  assert.deepEqual(callFacts(call), ["canary", "bundle not applied by its agent", "1.2 s", "12 tokens in, ? out", "$0.002", "ended by length"]);
+  assert.deepEqual(callFacts({ ...call, arm: "stable", applied_by: "gateway", latency_ms: null, prompt_tokens: null, cost_usd: null, finish_reason: "stop" }), []);
 });
 
 test("a token's class is that of its probability", () => {

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { DecisionPoint, Rollout } from "../src/api/types.ts";
-import { actsFor, changes, differenceRows, evidenceSeries, limits, sampleRatio, sharesOf, standing, track, type Sample } from "../src/views/rollouts/evidence.ts";
+import { actsFor, armRows, changes, costWords, differenceRows, evidenceSeries, limits, sampleRatio, sharesOf, standing, track, type Sample } from "../src/views/rollouts/evidence.ts";
 
 const ARM = { started: 0, trajectories: 0 };
 
@@ -68,6 +68,20 @@ test("a difference is clear once its interval is on one side of the margin", () 
   assert.equal(standing({ difference: 0.01, margin: 0.05, low: -0.06, high: 0.08 }), "not clear yet");
   assert.equal(standing({ difference: 0.09, margin: 0.05, low: 0.06, high: 0.12 }), "beyond");
   assert.equal(standing({ difference: 0.09, margin: 0.05 }), "beyond");
+});
+
+test("both arms show whatever figures the deployer has, costs in dollars", () => {
+  const arm = { trajectories: 1200, started: 1210, failure_rate: "no trajectories", error_rate: 0.02, cost_usd: 0.0031, new_figure: 0.5 } as unknown as Rollout["arms"]["stable"];
+  assert.deepEqual(armRows(arm, { ...arm, started: 9 }).map((row) => [row.name, row.stable, row.canary]), [
+    ["Started", "1,210", "9"], ["Settled", "1,200", "1,200"], ["Failure rate", "no trajectories", "no trajectories"],
+    ["Mean cost", "$0.0031", "$0.0031"], ["Calls that failed", "2 %", "2 %"], ["new figure", "0.5", "0.5"],
+  ]);
+});
+
+test("cost says up to what it is compared, or why not", () => {
+  assert.equal(costWords(rollout()), null);
+  assert.equal(costWords(rollout({ cost: { cap_usd: 0.04, basis: "b" } } as Partial<Rollout>)), "compared up to $0.04 a trajectory: b");
+  assert.equal(costWords(rollout({ cost: { basis: "no prices" } } as Partial<Rollout>)), "not compared: no prices");
 });
 
 test("the sample ratio is the canary's share of what started", () => {

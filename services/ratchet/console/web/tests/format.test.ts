@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { ago, bytes, count, duration, measure, share, shortId, signed, visible } from "../src/format.ts";
+import { ago, bytes, count, duration, measure, share, shortId, signed, signedShare, visible } from "../src/format.ts";
 
 test("counts keep three digits", () => {
   assert.deepEqual([0, 7, 9412, 41_200, 3_140_000].map(count), ["0", "7", "9,412", "41.2k", "3.14M"]);
@@ -15,6 +15,7 @@ test("a measured number keeps its significant digits, however small or large", (
 
 test("a difference shows its sign", () => {
   assert.deepEqual([0.12, -0.03, 0].map((value) => signed(value)), ["+0.120", "−0.030", "±0"]);
+  assert.deepEqual([0.12, -0.2, 0].map((value) => signedShare(value)), ["+12 %", "−20 %", "±0 %"]);
 });
 
 test("shares are per cent", () => {

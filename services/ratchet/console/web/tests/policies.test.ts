@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Model } from "../src/api/types.ts";
-import { answerText, byRole, card, gateRows, pair, type Lineage } from "../src/views/policies/models.ts";
+import { answerText, beside, byRole, card, continued, isTrained, kindOf, gateRows, pair, type Lineage } from "../src/views/policies/models.ts";
 
 const model = (role: string, version: number) => ({ role, version, name: `${role}@${version}`, state: "stable", kind: "adapter", base_model: "b", created_at: "c", uri: "u", digest: "d" }) as Model;
 
@@ -34,6 +34,23 @@ test("a card says so where its history is not kept", () => {
   assert.match(text, /^# support@2\n/);
   assert.match(text, /It continues the base model\./);
   assert.match(text, /## Not kept any more\n\n- the job is pruned\n$/);
+});
+
+test("a bundle is named by who answers, and needs no training", () => {
+  const bundle = { ...model("support", 3), kind: "bundle", base_model: "openai/small" };
+  assert.deepEqual([kindOf(bundle), kindOf({ ...bundle, base_model: "" }), kindOf(model("support", 2))],
+    ["bundle, answered by openai/small", "bundle, names no model", "adapter on b"]);
+  assert.deepEqual([continued(bundle), continued({ ...bundle, parent: 2 }), continued(model("support", 2))], [null, "version 2", "the base model"]);
+  assert.deepEqual([isTrained(bundle), isTrained({ ...bundle, training_job_id: "j" }), isTrained(model("support", 2))], [false, true, true]);
+  const lineage = { policy: bundle, announcements: [], missing: ["support@3 names no training job"] };
+  assert.doesNotMatch(card(lineage as unknown as Lineage), /Training|not kept/i);
+});
+
+test("a version is compared with stable, else with the one before", () => {
+  assert.equal(beside(3, [0, 1, 2, 3], 1), 1);
+  assert.equal(beside(3, [0, 1, 3, 4], 3), 1);
+  assert.equal(beside(0, [0, 2], 0), 2);
+  assert.equal(beside(0, [0], 0), null);
 });
 
 test("an answer is its text and its tool calls", () => {

@@ -281,6 +281,10 @@ class CallOut(Answer, frozen=True, kw_only=True):
     error: str | None
     has_tokens: bool
     """Whether `GET /v1/calls/{turn_id}/tokens` has something to show."""
+    applied_by: str | None
+    """What wrote the policy's bundle into the request: gateway, agent or none; null where the policy is no bundle."""
+    is_changed: bool
+    """Whether `GET /v1/calls/{turn_id}/applied` has something to show."""
     learns: bool
     """Whether policy gradients may learn from it."""
     why_not: str | None
@@ -357,6 +361,29 @@ class TokensOut(Answer, frozen=True, kw_only=True):
     """False: no tokenizer is known, and `text` is empty."""
     note: str | None
     """Why none of them learns."""
+
+
+class AppliedPartOut(Answer, frozen=True, kw_only=True):
+    """A part of a request that the policy's bundle changed; null where it was not there."""
+
+    name: str
+    """instructions, examples, tool and its name, or response format."""
+    sent: str | None
+    """As the agent sent it."""
+    got: str | None
+    """As the engine got it."""
+
+
+class AppliedOut(Answer, frozen=True, kw_only=True):
+    """What the policy's bundle made of a call's request."""
+
+    turn_id: str
+    role: str
+    version: int
+    """Of the policy."""
+    parts: list[AppliedPartOut]
+    is_cut: bool
+    """Whether a text is longer than the 400,000 letters that are shown of each."""
 
 
 # People's opinions

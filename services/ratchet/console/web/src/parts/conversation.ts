@@ -1,7 +1,7 @@
 // What a conversation says of itself beside its texts. Nothing here touches the page.
 
 import type { ConsoleSchemas } from "../api/types.ts";
-import { duration, measure, plural } from "../format.ts";
+import { dollars, duration, measure, plural } from "../format.ts";
 
 export type Message = ConsoleSchemas["MessageOut"];
 export type Call = ConsoleSchemas["CallOut"];
@@ -26,16 +26,20 @@ export function speaker(message: Message, messages: readonly Message[]): string 
   return call === undefined ? "tool" : `${call.name} answers`;
 }
 
+/** What wrote the policy's bundle into a request, where that was not the gateway. */
+const APPLIED: Readonly<Record<string, string>> = { agent: "bundle applied by its agent", none: "bundle not applied by its agent" };
+
 /** A call's figures in words, those that are known. */
 export function callFacts(call: Call): string[] {
   const tokens = call.prompt_tokens === null && call.completion_tokens === null ? null
     : `${call.prompt_tokens ?? "?"} tokens in, ${call.completion_tokens ?? "?"} out`;
   const facts = [
     call.arm === "stable" ? null : call.arm,
+    APPLIED[call.applied_by ?? ""] ?? null,
     call.latency_ms === null ? null : duration(call.latency_ms / 1000),
     call.first_token_ms === null ? null : `first token after ${duration(call.first_token_ms / 1000)}`,
     tokens,
-    call.cost_usd === null ? null : `$${measure(call.cost_usd)}`,
+    call.cost_usd === null ? null : dollars(call.cost_usd),
     call.finish_reason === null || call.finish_reason === "stop" ? null : `ended by ${call.finish_reason}`,
   ];
   return facts.filter((fact) => fact !== null);

@@ -6,6 +6,7 @@ import { LongText } from "../ui/long_text.tsx";
 import { Icon } from "../ui/icons.tsx";
 import { Pill } from "../ui/status.tsx";
 import { DataText } from "../ui/text.tsx";
+import { Applied } from "./applied.tsx";
 import { callFacts, pretty, speaker, type Call, type Message } from "./conversation.ts";
 import { Tokens } from "./tokens.tsx";
 
@@ -46,9 +47,12 @@ function Said({ message, by, call, whole }: { message: Message; by: string; call
   );
 }
 
-/** A call's facts, whether it learns, and its tokens on demand. */
+/** A call's facts, whether it learns; on demand its tokens, and what the policy's bundle changed of it. */
 export function CallLine({ call }: { call: Call }) {
-  const [isOpen, setOpen] = useState(false);
+  const [open, setOpen] = useState<"tokens" | "applied" | null>(null);
+  const more = (what: "tokens" | "applied", name: string) => (
+    <button type="button" class="button quiet small" aria-expanded={open === what} onClick={() => setOpen(open === what ? null : what)}>{open === what ? `Hide ${name}` : name.replace(/^./, (letter) => letter.toUpperCase())}</button>
+  );
   return (
     <div class="call">
       <div class="row">
@@ -57,13 +61,13 @@ export function CallLine({ call }: { call: Call }) {
           ? <Pill tone="bad" icon="bad">failed</Pill>
           : call.learns ? <Pill tone="good" icon="good">learns</Pill> : <Pill tone="none" icon="dash">does not learn</Pill>}
         {callFacts(call).map((fact) => <span key={fact} class="muted small nowrap"><DataText text={fact} /></span>)}
-        {call.has_tokens && (
-          <button type="button" class="button quiet small" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>{isOpen ? "Hide tokens" : "Tokens"}</button>
-        )}
+        {call.is_changed && more("applied", "what the engine got")}
+        {call.has_tokens && more("tokens", "tokens")}
       </div>
       {call.error !== null && <p class="small bad"><DataText text={call.error} most={600} /></p>}
       {call.why_not !== null && <p class="small muted wrap"><DataText text={call.why_not} /> {call.remedy !== null && <b><DataText text={call.remedy} /></b>}</p>}
-      {isOpen && <Tokens turn={call.turn_id} />}
+      {open === "tokens" && <Tokens turn={call.turn_id} />}
+      {open === "applied" && <Applied turn={call.turn_id} />}
     </div>
   );
 }

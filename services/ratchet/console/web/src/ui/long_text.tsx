@@ -1,5 +1,6 @@
 // A long text in growing parts: what came with the page, then the whole of it on demand, 20 MB and all.
 
+import type { ComponentType } from "preact";
 import { useState } from "preact/hooks";
 import { ApiError, errorMessage, ownerOf, send } from "../api/client.ts";
 import { count } from "../format.ts";
@@ -9,8 +10,10 @@ import { DataText } from "./text.tsx";
 /** So many letters more at each step: a browser lays out so much text in a moment. */
 const STEP = 100_000;
 
-/** `text`: the beginning; `letters`: of the whole, which GET `whole` has; `most`: shown at first. */
-export function LongText({ text, letters, whole, most = 1_500 }: { text: string; letters: number; whole: string | null; most?: number }) {
+/** `text`: the beginning; `letters`: of the whole, which GET `whole` has; `most`: shown at first; `as`: how it is shown. */
+export function LongText({ text, letters = text.length, whole = null, most = 1_500, as: Shown = DataText }: {
+  text: string; letters?: number; whole?: string | null; most?: number; as?: ComponentType<{ text: string }>;
+}) {
   const [fetched, setFetched] = useState<string | null>(null);
   const [shown, setShown] = useState(most);
   const [isAsking, setAsking] = useState(false);
@@ -30,7 +33,7 @@ export function LongText({ text, letters, whole, most = 1_500 }: { text: string;
   const left = total - Math.min(shown, known.length);
   return (
     <>
-      <DataText text={known.slice(0, shown)} />
+      <Shown text={known.slice(0, shown)} />
       {left > 0 && (
         <span class="more">
           …{" "}

@@ -20,6 +20,28 @@ export function pair(models: readonly Model[], role: string | undefined, version
   return { left: left?.name ?? "", right: right?.name ?? "" };
 }
 
+/** What it is, and what it was made from; of a bundle, who answers. */
+export function kindOf({ kind, base_model }: Model): string {
+  return kind === "bundle" ? `bundle, ${answers(base_model)}` : `${kind} on ${base_model}`;
+}
+
+/** Who answers for a bundle, of the name that it gives; empty where it gives none. */
+export function answers(name: string): string {
+  return name === "" ? "names no model" : `answered by ${name}`;
+}
+
+/** What a policy was made from; null of a bundle that was written anew. */
+export function continued({ kind, parent }: Model): string | null {
+  return parent != null ? `version ${parent}` : kind === "bundle" ? null : "the base model";
+}
+
+/** The version that one is compared with: stable, else the one before, else another one. */
+export function beside(version: number, versions: readonly number[], stable: number | null): number | null {
+  if (stable !== null && stable !== version) return stable;
+  const others = versions.filter((each) => each !== version).sort((a, b) => b - a);
+  return others.find((each) => each < version) ?? others[0] ?? null;
+}
+
 export interface GateRow {
   readonly gate: string;
   readonly outcome: string;
@@ -39,12 +61,28 @@ export function gateRows(gate: Readonly<Record<string, unknown>> | null | undefi
 
 /** The card of a policy in plain text: what it is, what it learned from, how it was judged. */
 export function card(lineage: Lineage): string {
-  const { policy, job, snapshot } = lineage;
+  const { policy } = lineage;
   const lines = [
     `# ${policy.name}`, "",
-    `Role ${policy.role}, version ${policy.version}, ${words(policy.state)}. A ${policy.kind} on ${policy.base_model}.`,
-    policy.parent == null ? "It continues the base model." : `It continues version ${policy.parent}.`,
-    `Made ${policy.created_at}. Manifest ${policy.uri}, sha256 ${policy.digest}.`, "",
+    `Role ${policy.role}, version ${policy.version}, ${words(policy.state)}. A ${kindOf(policy)}.`,
+    continued(policy) === null ? "It continues no other version." : `It continues ${continued(policy)}.`,
+    `Made ${policy.created_at}. ${policy.uri === "" ? "" : `Manifest ${policy.uri}, `}sha256 ${policy.digest}.`, "",
+    ...(isTrained(policy) ? learned(lineage) : []),
+    "## Judged", "",
+    ...gateRows(policy.gate).map((row) => `- ${words(row.gate)}: ${words(row.outcome)}. ${row.reason}`),
+    ...lineage.announcements.map((event) => `- ${event.at}: ${event.kind}${event.what == null ? "" : `, ${words(event.what)}`}`),
+    ...(isTrained(policy) && lineage.missing.length > 0 ? ["", "## Not kept any more", "", ...lineage.missing.map((one) => `- ${one}`)] : []),
+  ];
+  return `${lines.join("\n")}\n`;
+}
+
+/** Whether it has a history of training: a bundle that a person wrote has none. */
+export function isTrained({ kind, training_job_id: job }: Model): boolean {
+  return kind !== "bundle" || job != null;
+}
+
+function learned({ policy, job, snapshot }: Lineage): string[] {
+  return [
     "## Training", "",
     job == null ? `By ${policy.algorithm ?? "an unknown algorithm"}; the job is not kept any more.` : `By ${job.algorithm}, job ${job.training_job_id} (${job.state}), asked for by ${job.requester} (${words(job.trigger_reason)}).`,
     ...figures(policy.metrics ?? {}), "",
@@ -53,12 +91,7 @@ export function card(lineage: Lineage): string {
       `${snapshot.rows.toLocaleString("en")} ${snapshot.format}, snapshot ${snapshot.digest}, rewards by ${snapshot.reward_function ?? "an unknown function"}.`,
       ...figures(snapshot.left_out ?? {}, "left out: "), ...figures(snapshot.raters ?? {}, "preferences by "),
     ]), "",
-    "## Judged", "",
-    ...gateRows(policy.gate).map((row) => `- ${words(row.gate)}: ${words(row.outcome)}. ${row.reason}`),
-    ...lineage.announcements.map((event) => `- ${event.at}: ${event.kind}${event.what == null ? "" : `, ${words(event.what)}`}`),
-    ...(lineage.missing.length > 0 ? ["", "## Not kept any more", "", ...lineage.missing.map((one) => `- ${one}`)] : []),
   ];
-  return `${lines.join("\n")}\n`;
 }
 
 function figures(members: Readonly<Record<string, number>>, before = ""): string[] {

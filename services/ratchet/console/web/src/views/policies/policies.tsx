@@ -15,15 +15,15 @@ import { DataText, PolicyName } from "../../ui/text.tsx";
 import { Ago } from "../../ui/time.tsx";
 import { ActDialog } from "../rollouts/act.tsx";
 import { CompareView } from "./compare.tsx";
-import { byRole } from "./models.ts";
+import { answers, byRole } from "./models.ts";
 import { paths } from "./paths.ts";
-import { PolicyView } from "./policy.tsx";
+import { Continued, PolicyView } from "./policy.tsx";
 
 export function PoliciesView({ route }: { route: Route }) {
   const [, role, version] = route.parts;
   if (role === undefined) return <AllPolicies />;
   if (role === "compare" && version === undefined) return <CompareView params={route.params} />;
-  if (version !== undefined && /^\d+$/.test(version)) return <PolicyView key={`${role} ${version}`} role={role} version={Number(version)} />;
+  if (version !== undefined && /^\d+$/.test(version)) return <PolicyView key={`${role} ${version}`} role={role} version={Number(version)} params={route.params} />;
   return <AllPolicies only={role} />;
 }
 
@@ -33,7 +33,7 @@ function AllPolicies({ only }: { only?: string }) {
   const candidates = new Set(rollouts.data?.rollouts.filter((one) => one.finished_at == null).map((one) => one.candidate.name));
   const [starting, setStarting] = useState<Model | null>(null);
   return (
-    <Page title={only === undefined ? "Policies" : `Policies of ${only}`} lead="Every version that was trained: what it learned from, how it was judged, and whether it serves."
+    <Page title={only === undefined ? "Policies" : `Policies of ${only}`} lead="Every version, trained or written: what it changes or learned from, how it was judged, and whether it serves."
       actions={<a class="button" href={href("policies", "compare")}>Compare two</a>}>
       {only !== undefined && <nav aria-label="Where you are" class="small"><a href={href("policies")}>Policies</a> › <DataText text={only} /></nav>}
       <Loaded of={all} what="the policies">
@@ -49,7 +49,7 @@ const UNDER_WAY: Readonly<Record<string, string>> = { stable: "serves", canary: 
 
 function Roles({ models, candidates, onStart }: { models: readonly Model[]; candidates: ReadonlySet<string>; onStart: (model: Model) => void }) {
   const roles = byRole(models);
-  if (roles.length === 0) return <Panel title="Versions"><Empty>No policy yet: the first training that completes registers one.</Empty></Panel>;
+  if (roles.length === 0) return <Panel title="Versions"><Empty>No policy yet: the first bundle that is created, or training that completes, registers one.</Empty></Panel>;
   return <>{roles.map(([role, versions]) => <Versions key={role} role={role} versions={versions} candidates={candidates} onStart={onStart} />)}</>;
 }
 
@@ -62,8 +62,8 @@ function Versions({ role, versions, candidates, onStart }: { role: string; versi
       <Table caption={`Versions of ${role}, newest first`} rows={versions.slice(0, most)} rowKey={(model) => model.version} columns={[
         { name: "Policy", show: (model) => <a href={href("policies", role, model.version)}><PolicyName name={model.name} /></a> },
         { name: "State", show: (model) => <Status state={model.state} /> },
-        { name: "Algorithm", show: (model) => model.algorithm ?? "–" },
-        { name: "Continues", show: (model) => model.parent == null ? <span class="muted">the base model</span> : <a href={href("policies", role, model.parent)}>version {model.parent}</a> },
+        { name: "Kind", show: (model) => <div class="kind">{model.kind}<span class="muted small block"><DataText text={model.kind === "bundle" ? answers(model.base_model) : `by ${model.algorithm ?? "an unknown algorithm"}`} most={80} /></span></div> },
+        { name: "Continues", show: (model) => <Continued model={model} /> },
         { name: "Learned from", isNumber: true, show: (model) => model.training_samples?.toLocaleString("en") ?? "–" },
         { name: "Final reward", isNumber: true, show: (model) => measure(model.final_reward) },
         { name: "Made", show: (model) => <Ago at={model.created_at} /> },

@@ -1,4 +1,4 @@
-// One policy: what it is, back to its job, its data and the people behind it.
+// One policy: what it is, what it changes of calls, back to its job, its data and the people behind it.
 
 import { useState } from "preact/hooks";
 import { useResource } from "../../api/resource.ts";
@@ -16,13 +16,14 @@ import { DataText, Id, PolicyName } from "../../ui/text.tsx";
 import { Ago } from "../../ui/time.tsx";
 import { ActDialog } from "../rollouts/act.tsx";
 import { EvidenceOf } from "../rollouts/record.tsx";
-import { card, gateRows, type Lineage } from "./models.ts";
+import { BundlePanels } from "./bundle.tsx";
+import { card, continued, gateRows, isTrained, kindOf, type Lineage } from "./models.ts";
 import { paths } from "./paths.ts";
 
 /** What a state means for the role, where the registry's stage says less. */
 const STANDS: Readonly<Record<string, string>> = { stable: "serves the role", canary: "is compared" };
 
-export function PolicyView({ role, version }: { role: string; version: number }) {
+export function PolicyView({ role, version, params }: { role: string; version: number; params: Readonly<Record<string, string>> }) {
   const [offset, setOffset] = useState(0);
   const lineage = useResource<Lineage>(paths.lineage(role, version, offset), { on: (hint) => hint.kind === "rollout" && hint.role === role });
   const [isStarting, setStarting] = useState(false);
@@ -37,28 +38,37 @@ export function PolicyView({ role, version }: { role: string; version: number })
     <Page title={`${role}, version ${version}`} actions={actions}>
       <nav aria-label="Where you are" class="small"><a href={href("policies")}>Policies</a> › <a href={href("policies", role)}><DataText text={role} /></a> › version {version}</nav>
       <Loaded of={lineage} what={`the lineage of version ${version} of ${role}`}>
-        {(answer) => <Whole lineage={answer} onOffset={setOffset} />}
+        {(answer) => <Whole lineage={answer} other={params["with"]} onOffset={setOffset} />}
       </Loaded>
       {isStarting && <ActDialog role={role} act="start" rollout={null} version={version} onClose={() => setStarting(false)} onDone={() => navigate(href("rollouts", role))} />}
     </Page>
   );
 }
 
-function Whole({ lineage, onOffset }: { lineage: Lineage; onOffset: (offset: number) => void }) {
+function Whole({ lineage, other, onOffset }: { lineage: Lineage; other: string | undefined; onOffset: (offset: number) => void }) {
+  const { policy } = lineage;
+  const hasHistory = isTrained(policy);
   return (
     <>
-      {lineage.missing.length > 0 && <Banner tone="info" title="Parts of its history are not kept any more">{lineage.missing.map((one) => <p key={one}><DataText text={one} /></p>)}</Banner>}
-      <Descent lineage={lineage} />
+      {hasHistory && lineage.missing.length > 0 && <Banner tone="info" title="Parts of its history are not kept any more">{lineage.missing.map((one) => <p key={one}><DataText text={one} /></p>)}</Banner>}
+      {hasHistory && <Descent lineage={lineage} />}
+      {policy.kind === "bundle" && <BundlePanels role={policy.role} version={policy.version} other={other} />}
       <div class="grid">
-        <About policy={lineage.policy} />
-        <Learned lineage={lineage} />
+        <About policy={policy} />
+        {hasHistory && <Learned lineage={lineage} />}
       </div>
-      <Judged policy={lineage.policy} />
-      <People lineage={lineage} />
+      <Judged policy={policy} />
+      {hasHistory && <People lineage={lineage} />}
       <Trajectories lineage={lineage} onOffset={onOffset} />
       <Card lineage={lineage} />
     </>
   );
+}
+
+/** A link to the version that a policy was made from. */
+export function Continued({ model }: { model: Model }) {
+  if (model.parent != null) return <a href={href("policies", model.role, model.parent)}>version {model.parent}</a>;
+  return <span class="muted">{continued(model) ?? "–"}</span>;
 }
 
 /** The line from people and trajectories to what serves. */
@@ -90,11 +100,11 @@ function About({ policy }: { policy: Model }) {
     <Panel title="The policy" actions={<Status state={policy.state} />}>
       <Facts rows={[
         ["Name", <PolicyName name={policy.name} />],
-        ["Kind", `${policy.kind} on ${policy.base_model}`],
-        ["Continues", policy.parent == null ? "the base model" : <a href={href("policies", policy.role, policy.parent)}>version {policy.parent}</a>],
+        ["Kind", <DataText text={kindOf(policy)} most={200} />],
+        ["Continues", continued(policy) === null ? null : <Continued model={policy} />],
         ["Made", <><Ago at={policy.created_at} /> <span class="muted">({instant(policy.created_at)})</span></>],
         ["Why it is where it is", policy.reason == null ? null : <DataText text={policy.reason} most={600} />],
-        ["Manifest", <span class="id"><DataText text={policy.uri} /></span>],
+        ["Manifest", policy.uri === "" ? null : <span class="id"><DataText text={policy.uri} /></span>],
         ["Digest", <Id id={policy.digest} label="digest" />],
       ]} />
     </Panel>

@@ -3,11 +3,12 @@
 import { useMemo, useState } from "preact/hooks";
 import type { DecisionPoint, Rollout } from "../../api/types.ts";
 import { LineChart } from "../../charts/line.tsx";
-import { measure, share, signed, words } from "../../format.ts";
+import { measure, share, signed, signedShare, words } from "../../format.ts";
 import { Empty, Meter, Panel } from "../../ui/panel.tsx";
 import { Pill } from "../../ui/status.tsx";
 import { Table } from "../../ui/table.tsx";
-import { differenceRows, evidenceSeries, FAMILIES, limits, sampleRatio, sharesOf, standing, type Difference, type DifferenceRow, type Family, type Sample } from "./evidence.ts";
+import { DataText } from "../../ui/text.tsx";
+import { armRows, differenceRows, evidenceSeries, FAMILIES, isRelative, limits, sampleRatio, sharesOf, standing, type Difference, type DifferenceRow, type Family, type Sample } from "./evidence.ts";
 
 const ABOUT: Readonly<Record<Family, string>> = {
   rollback: "How strongly the figures, subject by subject, speak against the canary. 1 is no evidence; at the limit it is rolled back.",
@@ -43,28 +44,29 @@ export function Differences({ differences }: { differences: Readonly<Record<stri
       {rows.length === 0 ? <Empty>Nothing to compare yet.</Empty> : (
         <>
           <Table caption="Differences by metric and share of traffic" rows={rows} rowKey={(row) => row.metric} columns={[
-            { name: "Metric", show: (row) => words(row.metric) },
-            { name: "Difference", isNumber: true, show: (row) => <Interval of={row.whole} /> },
-            { name: "Margin", isNumber: true, show: (row) => measure(row.whole.margin) },
+            { name: "Metric", show: (row) => <DataText text={words(row.metric)} /> },
+            { name: "Difference", isNumber: true, show: (row) => <Interval of={row.whole} metric={row.metric} /> },
+            { name: "Margin", isNumber: true, show: (row) => (isRelative(row.metric) ? share(row.whole.margin) : measure(row.whole.margin)) },
             { name: "Against the margin", show: (row) => <Against of={row.whole} /> },
             ...sharesOf(differences).map((weight, place) => ({
               name: `At ${share(weight)} canary`, isNumber: true,
-              show: (row: DifferenceRow) => { const part = row.shares[place]; return part == null ? <span class="muted">–</span> : <Interval of={part} />; },
+              show: (row: DifferenceRow) => { const part = row.shares[place]; return part == null ? <span class="muted">–</span> : <Interval of={part} metric={row.metric} />; },
             })),
           ]} />
-          <p class="muted small pad">Below each difference stands its 95 % interval, which holds at every look, not only at one. The e-values decide.</p>
+          <p class="muted small pad">Below each difference stands its 95 % interval, which holds at every look, not only at one. The e-values decide.{rows.some((row) => isRelative(row.metric)) && " Cost stands relative to stable's mean."}</p>
         </>
       )}
     </Panel>
   );
 }
 
-function Interval({ of }: { of: { difference: number; low?: number | null; high?: number | null; stable?: number; canary?: number } }) {
+function Interval({ of, metric }: { metric: string; of: { difference: number; low?: number | null; high?: number | null; stable?: number; canary?: number } }) {
   const arms = of.stable === undefined ? undefined : `${of.stable.toLocaleString("en")} trajectories of stable, ${(of.canary ?? 0).toLocaleString("en")} of the canary`;
+  const show = isRelative(metric) ? signedShare : signed;
   return (
     <span title={arms}>
-      {signed(of.difference)}
-      {of.low != null && of.high != null && <span class="muted small block nowrap">{signed(of.low)} to {signed(of.high)}</span>}
+      {show(of.difference)}
+      {of.low != null && of.high != null && <span class="muted small block nowrap">{show(of.low)} to {show(of.high)}</span>}
     </span>
   );
 }
@@ -114,32 +116,15 @@ export function Coverage({ rollout }: { rollout: Rollout }) {
   );
 }
 
-type Arm = Rollout["arms"]["stable"];
-
 export function Arms({ rollout }: { rollout: Rollout }) {
   const { stable, canary, mixed } = rollout.arms;
-  const rows: readonly (readonly [string, (arm: Arm) => number | string])[] = [
-    ["Started", (arm) => arm.started], ["Settled", (arm) => arm.trajectories], ["Failures", (arm) => arm.failures],
-    ["Failure rate", (arm) => rate(arm.failure_rate)], ["Outcome missing", (arm) => arm.missing], ["Without a reward", (arm) => arm.unscored],
-    ["Mean reward", (arm) => (typeof arm.reward_mean === "number" ? measure(arm.reward_mean) : arm.reward_mean)],
-    ["Calls", (arm) => arm.calls], ["Calls that failed", (arm) => rate(arm.error_rate)], ["Calls that hung", (arm) => arm.hung_calls],
-    ["Negative feedback", (arm) => rate(arm.negative_feedback)], ["Safety violations", (arm) => arm.safety_violations],
-  ];
   return (
     <Panel title="Both arms" flush actions={mixed > 0 && <span class="muted small">{mixed.toLocaleString("en")} trajectories moved from one arm to the other</span>}>
-      <Table caption="Both arms in numbers" rows={rows} rowKey={([name]) => name} columns={[
-        { name: "Figure", show: ([name]) => name },
-        { name: "Stable", isNumber: true, show: ([, of]) => text(of(stable)) },
-        { name: "Canary", isNumber: true, show: ([, of]) => text(of(canary)) },
+      <Table caption="Both arms in numbers" rows={armRows(stable, canary)} rowKey={(row) => row.name} columns={[
+        { name: "Figure", show: (row) => <DataText text={row.name} /> },
+        { name: "Stable", isNumber: true, show: (row) => <DataText text={row.stable} /> },
+        { name: "Canary", isNumber: true, show: (row) => <DataText text={row.canary} /> },
       ]} />
     </Panel>
   );
-}
-
-function rate(value: number | string): string {
-  return typeof value === "number" ? share(value) : value;
-}
-
-function text(value: number | string): string {
-  return typeof value === "number" ? value.toLocaleString("en") : value;
 }

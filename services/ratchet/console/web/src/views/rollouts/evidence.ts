@@ -2,7 +2,7 @@
 
 import type { DecisionPoint, Rollout } from "../../api/types.ts";
 import type { Limit, Series } from "../../charts/line.tsx";
-import { duration, measure, plural, share, words } from "../../format.ts";
+import { dollars, duration, measure, plural, share, words } from "../../format.ts";
 
 export const ENDED = new Set(["promoted", "rolled_back", "refused", "aborted", "withdrawn", "superseded", "reverted"]);
 export const BEFORE_TRAFFIC = new Set(["gating", "awaiting_approval"]);
@@ -149,6 +149,49 @@ export function differenceRows(differences: Readonly<Record<string, Difference>>
 export function standing({ difference, margin, low, high }: Difference): "within" | "beyond" | "not clear yet" {
   if ((high ?? difference) <= margin) return "within";
   return (low ?? difference) > margin ? "beyond" : "not clear yet";
+}
+
+/** Whether a metric's differences are relative to stable's mean. */
+export function isRelative(metric: string): boolean {
+  return metric === "cost";
+}
+
+type Arm = Rollout["arms"]["stable"];
+
+/** How the figures of an arm are called, those that are not called by their names; and their order. */
+const FIGURES: Readonly<Record<string, string>> = {
+  started: "Started", trajectories: "Settled", failures: "Failures", failure_rate: "Failure rate", missing: "Outcome missing",
+  unscored: "Without a reward", reward_mean: "Mean reward", cost_usd: "Mean cost", unpriced: "Without a price", calls: "Calls",
+  error_rate: "Calls that failed", hung_calls: "Calls that hung", engine_faults: "Failed by an engine",
+  negative_feedback: "Negative feedback", safety_violations: "Safety violations", unannounced: "Without a start that counts",
+};
+const SHARES = new Set(["failure_rate", "error_rate", "negative_feedback"]);
+
+export interface ArmRow {
+  readonly name: string;
+  readonly stable: string;
+  readonly canary: string;
+}
+
+/** All figures that the deployer has of both arms. */
+export function armRows(stable: Arm, canary: Arm): ArmRow[] {
+  const [ours, theirs] = [stable, canary] as unknown as Readonly<Record<string, unknown>>[];
+  const known = Object.keys(FIGURES).filter((name) => ours?.[name] !== undefined);
+  const others = Object.keys(ours ?? {}).filter((name) => FIGURES[name] === undefined);
+  return [...known, ...others].map((name) => ({ name: FIGURES[name] ?? words(name), stable: figure(name, ours?.[name]), canary: figure(name, theirs?.[name]) }));
+}
+
+function figure(name: string, value: unknown): string {
+  if (typeof value !== "number") return typeof value === "string" ? value : "–";
+  if (name.endsWith("_usd")) return dollars(value);
+  return SHARES.has(name) ? share(value) : Number.isInteger(value) ? value.toLocaleString("en") : measure(value);
+}
+
+/** What is known of the cost of trajectories, in a sentence; null where the deployer says nothing of it. */
+export function costWords(rollout: Rollout): string | null {
+  const { cost } = rollout as Rollout & { readonly cost?: { readonly cap_usd?: number | null; readonly basis: string } | null };
+  if (cost == null) return null;
+  return cost.cap_usd == null ? `not compared: ${cost.basis}` : `compared up to ${dollars(cost.cap_usd)} a trajectory: ${cost.basis}`;
 }
 
 export interface SampleRatio {

@@ -13,8 +13,9 @@ import { Decisions, Failures } from "./record.tsx";
 export function PastRolloutView({ role, rollout }: { role: string; rollout: string }) {
   const history = useResource<RolloutHistory>(paths.history(role, rollout));
   const to = history.data?.to_version;
+  const policy = to !== undefined && <a class="button" href={href("policies", role, to, { with: history.data?.from_version })}>Its policy</a>;
   return (
-    <Page title={to === undefined ? `Earlier rollout of ${role}` : `Rollout of ${role}, version ${to}`}>
+    <Page title={to === undefined ? `Earlier rollout of ${role}` : `Rollout of ${role}, version ${to}`} actions={policy}>
       <nav aria-label="Where you are" class="small"><a href={href("rollouts")}>Rollouts</a> › <a href={href("rollouts", role)}><DataText text={role} /></a> › version {to ?? "…"}</nav>
       <Loaded of={history} what="that rollout">
         {({ decisions }) => (

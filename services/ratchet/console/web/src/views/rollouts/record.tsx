@@ -14,6 +14,11 @@ import { paths } from "./paths.ts";
 
 const ROWS = 200;
 
+/** To what a bundle changes of calls, beside what stable does. */
+export function BundleLink({ rollout: { role, candidate, stable } }: { rollout: Rollout }) {
+  return <a href={href("policies", role, candidate.version, { with: stable?.version })}>what it changes{stable !== null && `, beside version ${stable.version}`}</a>;
+}
+
 export function Gates({ gates }: { gates: Rollout["gates"] }) {
   return (
     <Panel title="Gates" flush>

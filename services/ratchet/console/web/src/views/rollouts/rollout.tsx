@@ -16,9 +16,9 @@ import { DataText, Id, PolicyName } from "../../ui/text.tsx";
 import { Ago } from "../../ui/time.tsx";
 import { ActDialog } from "./act.tsx";
 import { Arms, Coverage, Differences, Evidence } from "./comparison.tsx";
-import { ACTS, actsFor, ENDED, hadTraffic, rough, track, type Act, type Sample, type Step } from "./evidence.ts";
+import { ACTS, actsFor, costWords, ENDED, hadTraffic, rough, track, type Act, type Sample, type Step } from "./evidence.ts";
 import { paths } from "./paths.ts";
-import { AuditChain, Decisions, Failures, Gates, PastRollouts } from "./record.tsx";
+import { AuditChain, BundleLink, Decisions, Failures, Gates, PastRollouts } from "./record.tsx";
 
 const NONE: readonly Sample[] = [];
 
@@ -125,6 +125,7 @@ function Head({ rollout }: { rollout: Rollout }) {
         ["Last decision", <DataText text={rollout.reason || "–"} most={600} />],
         ["Started by", <DataText text={rollout.actor} />],
         ["Beside", rollout.stable === null ? "nothing: the first policy of the role" : <PolicyName name={rollout.stable.name} />],
+        ["Of calls", rollout.candidate.bundle !== true ? null : <BundleLink rollout={rollout} />],
         ["Strategy", `${words(rollout.strategy)}, ${words(rollout.approval)}`],
         ["Began", <Ago at={rollout.created_at} />],
         ["Ended", rollout.finished_at === null ? null : <Ago at={rollout.finished_at} />],
@@ -132,6 +133,7 @@ function Head({ rollout }: { rollout: Rollout }) {
         ["Subjects", !hadTraffic(rollout) ? null : <Subjects of={rollout.subjects} />],
         ["Not settled", isOver ? null : `${rollout.pending.toLocaleString("en")} trajectories`],
         ["An outcome is missing after", rollout.horizon == null ? null : <>{duration(rollout.horizon.seconds)} <span class="muted">(<DataText text={rollout.horizon.basis} />)</span></>],
+        ["Cost", costWords(rollout) === null ? null : <DataText text={costWords(rollout) ?? ""} most={400} />],
         ["Rollout", <Id id={rollout.rollout_id} label="id of the rollout" />],
       ]} />
     </div>

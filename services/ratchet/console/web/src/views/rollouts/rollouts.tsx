@@ -13,6 +13,7 @@ import { Ago } from "../../ui/time.tsx";
 import { rough } from "./evidence.ts";
 import { paths } from "./paths.ts";
 import { PastRolloutView } from "./past.tsx";
+import { BundleLink } from "./record.tsx";
 import { RolloutView } from "./rollout.tsx";
 
 export function RolloutsView({ route }: { route: Route }) {
@@ -42,7 +43,7 @@ function RolloutTable({ rollouts }: { rollouts: readonly Rollout[] }) {
     <Table caption="The newest rollout of each role" rows={rollouts} rowKey={(rollout) => rollout.role} columns={[
       { name: "Role", show: (rollout) => <a href={href("rollouts", rollout.role)}><DataText text={rollout.role} /></a> },
       { name: "State", show: (rollout) => <span class="row"><Status state={rollout.state} />{rollout.fault != null && <Pill tone="bad" icon="warn">fault</Pill>}{rollout.late != null && <Pill tone="warn" icon="wait">late</Pill>}</span> },
-      { name: "Candidate", show: (rollout) => <><PolicyName name={rollout.candidate.name} /><span class="muted small block">{rollout.stable === null ? "the first policy" : <>beside <PolicyName name={rollout.stable.name} /></>}</span></> },
+      { name: "Candidate", show: (rollout) => <><PolicyName name={rollout.candidate.name} /><span class="muted small block">{rollout.stable === null ? "the first policy" : <>beside <PolicyName name={rollout.stable.name} /></>}</span>{rollout.candidate.bundle === true && <span class="small block"><BundleLink rollout={rollout} /></span>}</> },
       { name: "Traffic", isNumber: true, show: (rollout) => share(rollout.weight) },
       { name: "Waits for", show: (rollout) => <Waits of={rollout} /> },
       { name: "Expected", show: (rollout) => rollout.forecast === null ? <span class="muted">–</span> : duration(rough(rollout.forecast.expected_days * 86_400)) },

@@ -2,7 +2,7 @@
 
 import { useResource, type Resource } from "../../api/resource.ts";
 import type { ConsoleSchemas } from "../../api/types.ts";
-import { count, duration, measure, plural, shortId } from "../../format.ts";
+import { count, dollars, duration, measure, plural, shortId } from "../../format.ts";
 import { Conversation, CallLine } from "../../parts/conversation.tsx";
 import { given, giver, textOf } from "../../parts/feedback.ts";
 import { Rating } from "../../parts/rating.tsx";
@@ -71,7 +71,7 @@ function Head({ of: { brief, calls } }: { of: Trajectory }) {
         <Glance name="reward">{brief.reward === null ? "none" : measure(brief.reward)}</Glance>
         <Glance name="calls">{count(brief.calls)}{brief.failed_calls > 0 && <span class="bad"> ({count(brief.failed_calls)} failed)</span>}</Glance>
         {tokens > 0 && <Glance name="tokens written">{count(tokens)}</Glance>}
-        {cost > 0 && <Glance name="cost">${measure(cost)}</Glance>}
+        {cost > 0 && <Glance name="cost">{dollars(cost)}</Glance>}
         {brief.latency_ms !== null && <Glance name="time in calls">{duration(brief.latency_ms / 1000)}</Glance>}
         <Glance name={brief.ended_at === null ? "began" : "ended"}><Ago at={brief.ended_at ?? brief.started_at} /></Glance>
       </div>
