@@ -134,5 +134,5 @@ def lineage(of: PolicyVersion) -> LineageOut:
 
 def large(letters: int) -> Bundle:
     """A bundle whose instructions have so many letters, in lines of 60."""
-    line = "Refund what is defective, and be kind to whoever writes it.\n"
+    line = "Refund what is defective, and be kind to the customer who writes.\n"
     return msgspec.structs.replace(NO_BUNDLE, instructions=Instructions(text=(line * (letters // 60))[:letters]))

@@ -53,7 +53,7 @@ def _messages(turn: Turn, run: Sequence[Turn], applied: Applied) -> Iterator[App
     sent, got = _beginning(turn, run, applied.replaced or 0), applied.head or []
     first, second = leading_of(sent), leading_of(got)
     if sent[:first] or got[:second]:
-        yield AppliedPartOut(name="instructions", sent=_said(sent[:first]), got=_said(got[:second]))
+        yield AppliedPartOut(name="instructions", sent=_texts(sent[:first]), got=_texts(got[:second]))
     if sent[first:] or got[second:]:
         yield AppliedPartOut(name="examples", sent=_dialogue(sent[first:]), got=_dialogue(got[second:]))
 
@@ -68,7 +68,7 @@ def _beginning(turn: Turn, run: Sequence[Turn], count: int) -> Sequence[JsonObje
         raise NotFound(f"the prompt of call {turn.turn_id} cannot be read: {error}") from error
 
 
-def _said(messages: Sequence[JsonObject]) -> str | None:
+def _texts(messages: Sequence[JsonObject]) -> str | None:
     return "\n\n".join(map(whole_text, messages)) if messages else None
 
 

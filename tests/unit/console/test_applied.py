@@ -40,7 +40,7 @@ def test_instructions_and_examples_stand_beside_those_of_the_agent() -> None:
 
 
 @pytest.mark.parametrize("error", [None, "the engine is away"])
-def test_a_later_call_has_what_an_earlier_one_says(error: str | None) -> None:
+def test_a_later_call_has_the_changes_of_an_earlier_one(error: str | None) -> None:
     first = changed(replaced=1, head=[{"role": "system", "content": "Be brief."}])
     later = turn(
         index=1, applied=Applied(digest=DIGEST), error=error, response=None if error else {"role": "assistant"}
@@ -71,7 +71,7 @@ def test_a_call_as_it_was_sent_has_nothing_to_show() -> None:
         applied_out(turn(), [turn()])
 
 
-def test_a_very_long_text_is_cut_and_said_so() -> None:
+def test_a_very_long_text_is_cut_and_the_answer_names_it() -> None:
     answer = applied_out(call := changed(replaced=1, head=[{"role": "system", "content": "x" * (LETTERS + 1)}]), [call])
     assert answer.is_cut
     assert len(answer.parts[0].got or "") == LETTERS
