@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ from tests.support.servers import Broker
 OURS, SENT = "You are ours.", "You are the agent's own."
 ASKED: list[Any] = [{"role": "system", "content": SENT}, *HI]
 AS_SENT = served(0)
+MODELS = {ROLE: "big-model"}
 BY_UPSTREAM = BundleModel(upstream="provider", name="big-model")
 
 
@@ -53,11 +54,17 @@ class World:
 
 
 @asynccontextmanager
-async def world(nats: Broker, folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> AsyncIterator[World]:
+async def world(
+    nats: Broker,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    models: Mapping[str, str] = MODELS,
+    **options: Any,
+) -> AsyncIterator[World]:
     monkeypatch.setenv(KEY_VARIABLE, "provider-key")
     provider = FakeProvider("provider-key")
     async with providing(provider) as url:
-        upstreams = [upstream(url, **{ROLE: "big-model"})]
+        upstreams = [upstream(url, **models)]
         async with scene(nats, folder, upstreams=upstreams, **options) as here:
             yield World(here, provider)
 
@@ -211,3 +218,18 @@ async def test_a_role_whose_policy_is_no_bundle_has_an_empty_one(
         assert (answer["policy"], answer["bundle"]) == (version(1).name, {})
         unknown = await http.get(f"{there.here.url}/v1/bundle", params={"role": "unknown"})
         assert (unknown.status_code, unknown.json()["error"]["param"]) == (404, "role")
+
+
+async def test_a_pinned_bundle_asks_for_the_model_that_agents_ask_for(
+    nats: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(nats, tmp_path, monkeypatch, models={"*": "*"}, other_role=ROLE) as there:
+        await there.register(3, instructions(OURS, model=None))
+        with pytest.raises(openai.APIStatusError):  # the provider has no model of that name
+            await ask(there.here.client(), HI, model=f"{ROLE}@3")
+        beside = await ask(there.here.client(), HI, model="big-model", extra_body={"adapter_id": f"{ROLE}@3"})
+        await there.route(AS_SENT)
+        await ask(there.here.client(), HI, model="big-model")
+        pinned = await ask(there.here.client(), HI, model=f"{ROLE}@3")
+        assert [answer.headers["x-ratchet-policy"] for answer in (beside, pinned)] == [version(3).name] * 2
+        assert {asked["model"] for asked in there.provider.asked[1:]} == {"big-model"}

@@ -183,6 +183,12 @@ class CallRequest(msgspec.Struct, frozen=True):
     trajectory_id: str = ""
     """Its trajectory, whose calls profit from one replica of their engine."""
 
+    @property
+    def asked_model(self) -> str:
+        """The member `model`, also where `adapter_id` names the policy."""
+        named = value_of(self.fields, "model") if self.named_by == ADAPTER_ID else self.model
+        return named if isinstance(named, str) and is_model_name(named) else self.model
+
     def has(self, name: str) -> bool:
         """Whether the agent sent the member, which is a chat's."""
         return name in (self.fields if self.as_chat is None else self.as_chat.chat)

@@ -204,7 +204,7 @@ class Answering:
 
     async def _ask(self, call: Call) -> Answer:
         """From the cache, else from the engine."""
-        engine, assignment, served, _ = call.choice
+        engine, assignment, served, *_ = call.choice
         asked = _changed(call)
         if self._router.takes_no_tools(engine, call.arm.role, assignment.policy) and asked.may_call_tools:
             message = NO_TOOLS.format(policy=assignment.policy.name)
@@ -252,7 +252,7 @@ class Answering:
     def _fall_back(self, call: Call, failure: EngineFailed) -> bool:
         """Record the failure as a turn of its own and turn to the next engine; False when no one is left."""
         failed = call.header
-        following = self._router.fall_back(call.arm, call.choice, call.request.model, failure)
+        following = self._router.fall_back(call.arm, call.choice, failure)
         if following is None:
             return False
         call.header = msgspec.structs.replace(failed, turn_id=new_id())  # the agent knows the other id as its answer's

@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import NamedTuple
 
 from ratchet.core.contract import Start
-from ratchet.core.contract.policy_manifest import BUNDLE
 from ratchet.core.contract.state import PolicyVersion, ServedPolicy
-from ratchet.core.rules.arms import Assignment
+from ratchet.core.rules.arms import Assignment, served
+from ratchet.core.rules.bundles import NO_UPSTREAM
 from ratchet.dialects.bundles import Applier
 from ratchet.gateway import metrics
 from ratchet.gateway.domain.routing import (
@@ -35,6 +35,8 @@ class Choice(NamedTuple):
     assignment: Assignment
     served: ServedPolicy
     """The policy as the engine knows it: of a bundle, the adapter or the upstream's model."""
+    asked: str
+    """The model that the agent asked for, for upstreams that have it answer."""
     bundle: Applier | None = None
     """What the policy changes of the call."""
 
@@ -60,10 +62,12 @@ class CallRouter:
         self._is_blind = is_blind
         self._now = now
         self._engine_of = engine_of
+        self._asked: dict[str, str] = {}
+        """By role: the model that its agents asked for last, where that was not the role."""
 
     async def prepare(self, role: str, version: PolicyVersion | None) -> None:
         """Have at hand what the policies that may answer a role's call change of it; `version`: the one it names."""
-        named = [served_of(version)] if version is not None else []
+        named = [served(version)] if version is not None else []
         await self._routes.bundles.prepare([*self._routes.policies_of(role), *named])
 
     def assign(
@@ -77,11 +81,12 @@ class CallRouter:
     ) -> Choice:
         """Who answers the trajectory's call: the named version, else its arm's policy, else an upstream.
 
-        `asked`: the model as the agent named it. `pinned`: who serves it now, as if the agent had named that version.
-        `subject_ref`: the hash of whose trajectory it is.
+        `asked`: the model as the agent named it, in `model`. `pinned`: who serves it now, as if the agent had named
+        that version. `subject_ref`: the hash of whose trajectory it is.
 
         Announces an arm that it draws, before the gateway asks any engine. Raises `NotFound`.
         """
+        asked = self._requested_model(arm.role, asked)
         if version is not None or pinned:
             choice = self.serving(arm.role, version, asked)
             return choice._replace(assignment=pin(choice.assignment.policy, arm))
@@ -100,10 +105,11 @@ class CallRouter:
     def serving(self, role: str, version: PolicyVersion | None, asked: str) -> Choice:
         """Who answers for a role outside every trajectory: the named version, else stable, else an upstream.
 
-        `asked`: the model as the agent named it. Raises `NotFound`.
+        `asked`: the model as the agent named it, in `model`. Raises `NotFound`.
         """
+        asked = self._requested_model(role, asked)
         route = self._routes.get_route(role)
-        policy = served_of(version) if version is not None else route.stable if route is not None else None
+        policy = served(version) if version is not None else route.stable if route is not None else None
         return self._upstream(role, asked) if policy is None else self._choice(role, stable_by(policy), asked)
 
     def serves_policies(self, engine: Engine) -> bool:
@@ -119,61 +125,62 @@ class CallRouter:
         served = [(upstream, upstream.policy_for(role, asked)) for upstream in self._upstreams]
         return [(upstream, model) for upstream, model in served if model is not None]
 
-    def fall_back(self, arm: Arm, failed: Choice, asked: str, failure: EngineFailed) -> Choice | None:
+    def fall_back(self, arm: Arm, failed: Choice, failure: EngineFailed) -> Choice | None:
         """Who answers after a failure: stable after another policy, unless the engine that it shares is unreachable,
         then the upstreams after the one that failed, by the same bundle. None when no one is left."""
         stable = fall_back(self._routes.get_route(arm.role), arm, failed.assignment)
         if stable is not None:
-            choice = self._choice(arm.role, stable, asked)
+            choice = self._choice(arm.role, stable, failed.asked)
             if not failure.unreachable or choice.engine is not failed.engine:
                 return choice
         if isinstance(failure, PolicyUnfit):
             return None
         position = next((n for n, upstream in enumerate(self._upstreams) if upstream is failed.engine), -1)
         for upstream in self._upstreams[position + 1 :]:
-            model = upstream.policy_for(arm.role, asked)
+            model = upstream.policy_for(arm.role, failed.asked)
             assignment = fall_back_upstream(model, arm, failed.assignment) if model else None
             if model is not None and assignment is not None:
-                return Choice(upstream, assignment, model, failed.bundle)
+                return Choice(upstream, assignment, model, failed.asked, failed.bundle)
         return None
 
     def _choice(self, role: str, assignment: Assignment, asked: str) -> Choice:
         """Who answers by a policy. One that nothing can answer for gets an engine that says why."""
         policy = assignment.policy
         if policy.version != AS_SENT and not policy.bundle:
-            return Choice(self._engine_of(role), assignment, policy)
+            return Choice(self._engine_of(role), assignment, policy, asked)
         bundle = self._routes.bundles.find(policy.digest) if policy.bundle else None
         if policy.bundle and bundle is None:
             unread = NotServed(503, f"the gateway has not read the bundle of {policy.name}", code="engine_unavailable")
-            return Choice(NoEngine(unread), assignment, policy)
+            return Choice(NoEngine(unread), assignment, policy, asked)
         model = bundle.bundle.model if bundle is not None else None
         if model is not None and model.digest is not None:
-            served = ServedPolicy(version=policy.version, name=model.name, digest=model.digest)
-            return Choice(self._engine_of(role), assignment, served, bundle)
+            known = ServedPolicy(version=policy.version, name=model.name, digest=model.digest)
+            return Choice(self._engine_of(role), assignment, known, asked, bundle)
         if model is None:
             candidates = self.upstreams_for(role, asked)
             why = f"no upstream answers for {role}"
         else:
             named = [upstream for upstream in self._upstreams if upstream.info.name == model.upstream]
-            served = ServedPolicy(version=policy.version, name=f"{model.upstream}:{model.name}", digest="")
-            candidates = [(upstream, served) for upstream in named]
+            known = ServedPolicy(version=policy.version, name=f"{model.upstream}:{model.name}", digest="")
+            candidates = [(upstream, known) for upstream in named]
             why = f"{policy.name} asks the upstream {model.upstream}, which RATCHET_GATEWAY_UPSTREAMS does not name"
         if not candidates:
-            return Choice(NoEngine(PolicyUnfit(502, why, code="engine_unavailable")), assignment, policy, bundle)
-        return Choice(candidates[0][0], assignment, candidates[0][1], bundle)
+            return Choice(NoEngine(PolicyUnfit(502, why, code=NO_UPSTREAM)), assignment, policy, asked, bundle)
+        return Choice(candidates[0][0], assignment, candidates[0][1], asked, bundle)
+
+    def _requested_model(self, role: str, asked: str) -> str:
+        """The model for upstreams that have the asked one answer.
+
+        A call that names the role or a version of it names no model: it gets the one that the role's agents asked for
+        last, so that a version can be tried as it would serve.
+        """
+        if asked != role and not asked.startswith(f"{role}@"):
+            self._asked[role] = asked
+            return asked
+        return self._asked.get(role, asked)
 
     def _upstream(self, role: str, asked: str) -> Choice:
         """The first one that maps a role without a policy. Raises `NotFound`."""
         for upstream, model in self.upstreams_for(role, asked):
-            return Choice(upstream, stable_by(model), model)
+            return Choice(upstream, stable_by(model), model, asked)
         raise unserved(asked, role)
-
-
-def served_of(version: PolicyVersion) -> ServedPolicy:
-    """A registered version as routes name it."""
-    return ServedPolicy(
-        version=version.version,
-        name=version.name,
-        digest=version.digest,
-        bundle=version.kind == BUNDLE and version.version != AS_SENT,
-    )

@@ -205,7 +205,7 @@ class CallOpener:
                 arm.called_by(caller.key_id)
             subject = partial(_subject_ref, asking, asked, session, self.subject_key)
             await self.router.prepare(model.role, version)
-            choice = self._assign(recognised, arm, version, asked.model, subject, pinned=pinned)
+            choice = self._assign(recognised, arm, version, asked.asked_model, subject, pinned=pinned)
         except NotFound as error:
             raise NotFound(str(error), param=asked.named_by, code="model_not_found") from error
         asked = msgspec.structs.replace(

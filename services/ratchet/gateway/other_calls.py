@@ -45,7 +45,7 @@ class OtherCalls:
         call = await self.reader.apply(lambda body: read_call_of(read_fields(body), counting=True), request.body)
         model, version = await self.models.resolve(call.model, request.caller, exact=call.named_by == ADAPTER_ID)
         await self.router.prepare(model.role, version)
-        choice = self.router.serving(model.role, version, call.model)
+        choice = self.router.serving(model.role, version, call.asked_model)
         if choice.bundle is not None:
             call = choice.bundle.apply(MESSAGES, call, partial(read_call_of, counting=True))
         count = await choice.engine.count_tokens(call, choice.served, model.role)

@@ -86,5 +86,7 @@ class Task(Value, frozen=True, kw_only=True):
     """The tools that it may call, in OpenAI's form."""
     max_tokens: Ordinal | None = None
     """Longest answer. Absent: 1024 of a policy by default, of another server's model as that server has it."""
+    metadata: dict[str, str | int | float] | None = None
+    """Of the request, as agents send it: what a bundle's instructions take variables from."""
     seed: Count = 0
     """Of the first sampled answer; the ones after it have the numbers after it."""

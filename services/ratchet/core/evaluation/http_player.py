@@ -59,6 +59,7 @@ class HttpPlayer:
             "messages": task.messages,
             "temperature": temperature,
             **({"tools": task.tools} if task.tools else {}),
+            **({"metadata": task.metadata} if task.metadata else {}),
             **({"max_tokens": max_tokens} if max_tokens is not None else {}),
             **({"seed": seed} if temperature else {}),
         }
