@@ -102,7 +102,7 @@ SCENE: Mapping[str, Picture] = {
 
 
 def of_stack(address: str, key: str | None) -> Mapping[str, Picture]:
-    """By file, of what a running stack has: the role whose rollout began last, its newest job, a run with tools."""
+    """By file, of what a running stack has: the role whose rollout began last, its bundle, newest job, run with tools."""
     headers = {"authorization": f"Bearer {key}"} if key else {}
     with httpx.Client(base_url=address, headers=headers, timeout=60) as http:
 
@@ -113,6 +113,11 @@ def of_stack(address: str, key: str | None) -> Mapping[str, Picture]:
         rollout = max(rollouts, key=lambda each: (each["stable"] is not None, each["created_at"]))
         role, version = rollout["role"], rollout["candidate"]["version"]
         jobs = read(f"/coordinator/v1/jobs?role={role}")["jobs"]
+        bundle = (
+            {"bundle": (f"policies/{role}/{version}", 1480, _nothing)} if rollout["candidate"].get("bundle") else {}
+        )
+        if not jobs:  # a stack before a provider: nothing was trained
+            return bundle
         job = max(jobs, key=lambda each: (each["state"] == "completed", each["created_at"]))["training_job_id"]
         solved = read(f"/v1/trajectories?role={role}&outcome=success&limit=200")["trajectories"]
     learned_from = [each for each in solved if each["arm"] in {"stable", "canary"}] or solved
@@ -128,6 +133,7 @@ def of_stack(address: str, key: str | None) -> Mapping[str, Picture]:
         "training": ("training", HEIGHT, _nothing),
         "job": (f"training/{job}", 1300, _nothing),
         "data": (f"training/{job}?tab=data", 1100, _nothing),
+        **bundle,
     }
 
 

@@ -38,8 +38,8 @@ test("a card says so where its history is not kept", () => {
 
 test("a bundle is named by who answers, and needs no training", () => {
   const bundle = { ...model("support", 3), kind: "bundle", base_model: "openai/small" };
-  assert.deepEqual([kindOf(bundle), kindOf({ ...bundle, base_model: "" }), kindOf(model("support", 2))],
-    ["bundle, answered by openai/small", "bundle, names no model", "adapter on b"]);
+  assert.deepEqual([kindOf(bundle), kindOf({ ...bundle, base_model: "" }), kindOf({ ...bundle, version: 0 }), kindOf(model("support", 2))],
+    ["bundle, answered by openai/small", "bundle, names no model", "bundle, calls as agents send them", "adapter on b"]);
   assert.deepEqual([continued(bundle), continued({ ...bundle, parent: 2 }), continued(model("support", 2))], [null, "version 2", "the base model"]);
   assert.deepEqual([isTrained(bundle), isTrained({ ...bundle, training_job_id: "j" }), isTrained(model("support", 2))], [false, true, true]);
   const lineage = { policy: bundle, announcements: [], missing: ["support@3 names no training job"] };

@@ -21,12 +21,13 @@ export function pair(models: readonly Model[], role: string | undefined, version
 }
 
 /** What it is, and what it was made from; of a bundle, who answers. */
-export function kindOf({ kind, base_model }: Model): string {
-  return kind === "bundle" ? `bundle, ${answers(base_model)}` : `${kind} on ${base_model}`;
+export function kindOf(model: Model): string {
+  return model.kind === "bundle" ? `bundle, ${answers(model)}` : `${model.kind} on ${model.base_model}`;
 }
 
-/** Who answers for a bundle, of the name that it gives; empty where it gives none. */
-export function answers(name: string): string {
+/** Who answers for a bundle. */
+export function answers({ version, base_model: name }: Model): string {
+  if (version === 0) return "calls as agents send them";
   return name === "" ? "names no model" : `answered by ${name}`;
 }
 

@@ -62,7 +62,7 @@ function Versions({ role, versions, candidates, onStart }: { role: string; versi
       <Table caption={`Versions of ${role}, newest first`} rows={versions.slice(0, most)} rowKey={(model) => model.version} columns={[
         { name: "Policy", show: (model) => <a href={href("policies", role, model.version)}><PolicyName name={model.name} /></a> },
         { name: "State", show: (model) => <Status state={model.state} /> },
-        { name: "Kind", show: (model) => <div class="kind">{model.kind}<span class="muted small block"><DataText text={model.kind === "bundle" ? answers(model.base_model) : `by ${model.algorithm ?? "an unknown algorithm"}`} most={80} /></span></div> },
+        { name: "Kind", show: (model) => <div class="kind">{model.kind}<span class="muted small block"><DataText text={model.kind === "bundle" ? answers(model) : `by ${model.algorithm ?? "an unknown algorithm"}`} most={80} /></span></div> },
         { name: "Continues", show: (model) => <Continued model={model} /> },
         { name: "Learned from", isNumber: true, show: (model) => model.training_samples?.toLocaleString("en") ?? "–" },
         { name: "Final reward", isNumber: true, show: (model) => measure(model.final_reward) },
