@@ -102,7 +102,7 @@ SCENE: Mapping[str, Picture] = {
 
 
 def of_stack(address: str, key: str | None) -> Mapping[str, Picture]:
-    """By file, of what a running stack has: the role whose rollout began last, its bundle, newest job, run with tools."""
+    """By file, of what a running stack has: the role whose rollout began last, bundle, newest job, run with tools."""
     headers = {"authorization": f"Bearer {key}"} if key else {}
     with httpx.Client(base_url=address, headers=headers, timeout=60) as http:
 
