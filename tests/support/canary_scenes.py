@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ratchet.canary_deployer.domain.e_processes import Flags, Floats
 from ratchet.canary_deployer.domain.rules import Stage
 from ratchet.canary_deployer.domain.subjects import MEAN_SHARE
-from tests.support.canary_simulation import NEVER, Lives, Scene, lives
+from tests.support.canary_simulation import NEVER, LifeCosts, Lives, Scene, lives
 
 Draw = Callable[[np.random.Generator, int, Floats], Lives]
 SOAK: dict[str, object] = {"soak_s": 1800.0}
@@ -288,6 +288,78 @@ def correlated() -> Draw:
     return draw
 
 
+COST_TAILS: dict[str, Callable[[NDArray[np.float64]], Floats]] = {
+    "exponential": lambda p: -np.log1p(-p),
+    "lognormal": lambda p: np.exp(np.sqrt(2) * _inverse_erf(2 * p - 1)),
+    "Pareto": lambda p: (1 - p) ** (-1 / 1.5),
+    "narrow": lambda p: 0.9 + 0.2 * p,
+}
+"""Quantiles of costs: of a mean that 1 of 100 trajectories exceeds by 4 times, by 6, by 7, and by nothing."""
+
+
+def _inverse_erf(values: Floats) -> Floats:
+    """To .002 (Winitzki 2008): a cost of the simulation need not be more exactly lognormal."""
+    log, a = np.log1p(-(values**2)), 0.147
+    first = 2 / (np.pi * a) + log / 2
+    return np.sign(values) * np.sqrt(np.sqrt(first**2 - log / a) - first)
+
+
+def cost_factor(tail: str, times: float) -> float:
+    """By what the canary's costs are multiplied so that, cut at the cap, their mean is so many times stable's."""
+    costs = _in_caps(tail, (np.arange(200_000) + 0.5) / 200_000)
+    wanted, low, high = times * np.minimum(costs, 1).mean(), 0.0, 100.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if np.minimum(middle * costs, 1).mean() < wanted else (low, middle)
+    return high
+
+
+def _in_caps(tail: str, p: Floats) -> Floats:
+    """Costs in units of four times their .99 quantile."""
+    quantiles = COST_TAILS[tail]
+    return quantiles(p) / (4 * quantiles(np.array([0.99])))
+
+
+def priced(
+    draw: Draw,
+    tail: str,
+    times: float = 1.0,
+    *,
+    spread: float = 0.0,
+    later: float | None = None,
+    unknown: tuple[float, float] = (0.0, 0.0),
+    runs_away: float = 0.0,
+    hard: float = 1.0,
+) -> Draw:
+    """The same lives with costs; the canary's are `times` stable's, on average and cut at the cap.
+
+    `spread`: half of the subjects cost so much more of it on the canary, half so much less. `later`: from the middle
+    on. `unknown`: share of trajectories with a call without a price, of stable and canary. `runs_away`: the canary
+    costs ten times the cap in so many trajectories. `hard`: what a failed trajectory costs more, for its retries.
+    """
+
+    def drawn(rng: np.random.Generator, runs: int, start_s: Floats) -> Lives:
+        one = draw(rng, runs, start_s)
+        shape = one.failed.shape
+        factor = np.full(shape[:2], cost_factor(tail, times))
+        if later is not None:
+            factor[:, len(start_s) // 2 :] = cost_factor(tail, later)
+        if spread:
+            subject = one.subject if one.subject is not None else np.tile(np.arange(shape[1]), (runs, 1))
+            signs = rng.choice([-1.0, 1.0], (runs, int(subject.max()) + 1))
+            sign = np.take_along_axis(signs, subject, axis=1)
+            factor = np.where(
+                sign > 0, cost_factor(tail, times * (1 + spread)), cost_factor(tail, times * (1 - spread))
+            )
+        spent = _in_caps(tail, rng.random(shape)) * np.where(one.failed, hard, 1.0)
+        spent[..., 1] *= factor
+        spent[..., 1] = np.where(rng.random(shape[:2]) < runs_away, 10.0, spent[..., 1])
+        unpriced = rng.random(shape) < np.array(unknown)
+        return Lives(**{**_fields(one), "costs": LifeCosts(np.where(unpriced, 0.0, spent), unpriced)})
+
+    return drawn
+
+
 def _fields(one: Lives) -> dict[str, np.ndarray]:
     return {name: getattr(one, name) for name in Lives.__dataclass_fields__}
 
@@ -357,6 +429,57 @@ FALSE_PROMOTIONS: dict[str, Scene] = {
     "an engine that does not serve the canary": Scene(unserved(), stages=HALF),
 }
 """Worse by the margin at every moment, or nothing to see: at most 5 % may be promoted."""
+
+EQUAL = plain(0.3, 0.3, 60, 60)
+AT_MARGIN = 1.25
+
+
+def costing(draw: Draw, tail: str, times: float = 1.0, **changes: object) -> Scene:
+    """A scene in which cost is compared; `changes` of `priced`, but for those of the scene."""
+    named = {name: changes.pop(name) for name in (*changes,) if name in Scene.__dataclass_fields__}
+    return Scene(priced(draw, tail, times, **changes), priced=True, **named)  # pyright: ignore[reportArgumentType] - by name
+
+
+FALSE_BY_COST: dict[str, Scene] = {
+    **{f"equal cost, {tail}": costing(EQUAL, tail) for tail in COST_TAILS},
+    **{f"25 % dearer, {tail}": costing(EQUAL, tail, AT_MARGIN) for tail in COST_TAILS},
+    "25 % dearer, lognormal, 5 times faster": costing(plain(0.3, 0.3, 400, 80), "lognormal", AT_MARGIN),
+    "25 % dearer, lognormal, 5 times slower": costing(plain(0.3, 0.3, 80, 400), "lognormal", AT_MARGIN),
+    "25 % dearer, Pareto, half at once": costing(EQUAL, "Pareto", AT_MARGIN, stages=HALF),
+    "25 % dearer in a harder evening, retries": costing(drift(0.08, 0.5), "lognormal", AT_MARGIN, hard=3.0),
+    "10 % dearer, exponential": costing(EQUAL, "exponential", 1.1),
+    "cheaper first, then 25 % dearer": costing(EQUAL, "lognormal", 0.5, later=AT_MARGIN),
+    "worse by every margin, lognormal": costing(plain(0.2, 0.25), "lognormal", AT_MARGIN),
+    "a tenth of costs unknown, 25 % dearer": costing(EQUAL, "lognormal", AT_MARGIN, unknown=(0.1, 0.1)),
+    "costs of stable unknown": costing(EQUAL, "lognormal", AT_MARGIN, unknown=(1.0, 0.0)),
+    "costs of the canary unknown": costing(EQUAL, "lognormal", AT_MARGIN, unknown=(0.0, 1.0)),
+    "lapsed lease, 25 % dearer": costing(lapse(800, 60), "lognormal", AT_MARGIN),
+    "engine breaks over one in five, 25 % dearer": costing(breaks((0.2, 0.2)), "lognormal", AT_MARGIN),
+}
+"""At most 25 % dearer and else no worse than the margins, at every moment: at most 5 % may be rolled back."""
+
+WORSE_BY_COST: dict[str, Scene] = {
+    **{
+        f"25 % dearer, {tail}, else better": costing(plain(0.3, 0.2, 60, 60), tail, AT_MARGIN, stages=HALF)
+        for tail in COST_TAILS
+    },
+    "25 % dearer, lognormal, all stages": costing(plain(0.3, 0.2, 60, 60), "lognormal", AT_MARGIN),
+    "25 % dearer, lognormal, faster": costing(plain(0.3, 0.2, 400, 60), "lognormal", AT_MARGIN, stages=HALF),
+    "25 % dearer in a harder evening, retries": costing(
+        drift(0.08, 0.4, -0.05), "lognormal", 1.4, hard=3.0, stages=HALF
+    ),
+    "60 % dearer, else better": costing(plain(0.3, 0.2, 60, 60), "lognormal", 1.6, stages=HALF),
+    "above the cap in one of twenty more": costing(
+        plain(0.3, 0.2, 60, 60), "lognormal", 0.05, runs_away=0.05, stages=HALF
+    ),
+    "worse by the failures' margin, cheaper": costing(plain(0.2, 0.25), "lognormal", 0.5, stages=HALF),
+    "a tenth of costs unknown": costing(
+        plain(0.3, 0.2, 60, 60), "lognormal", AT_MARGIN, unknown=(0.1, 0.1), stages=HALF
+    ),
+    "costs of the canary unknown": costing(plain(0.3, 0.2, 60, 60), "lognormal", 0.5, unknown=(0.0, 1.0), stages=HALF),
+    "costs of stable unknown": costing(plain(0.3, 0.2, 60, 60), "lognormal", 0.5, unknown=(1.0, 0.0), stages=HALF),
+}
+"""25 % dearer or worse by another margin at every moment, or nothing to see: at most 5 % may be promoted."""
 
 LIMITS: dict[str, Scene] = {
     "reports held up, slower canary": Scene(held_up(600, 500, seconds=(60, 300))),
@@ -433,3 +556,55 @@ NOT_BY_SUBJECT: dict[str, Scene] = {
     ),
 }
 """Not promised: what came before says that a new subject is worse, or who leaves weighs less."""
+
+
+def costing_subjects(
+    size: int, active: int, times: float, spread: float, failure: float = 0.3, effect: float = 0.0, **changes: object
+) -> Scene:
+    """A scene of clustered traffic in which cost is compared."""
+    draw = priced(clustered(size, active, failure=failure, effect=effect), "lognormal", times, spread=spread)
+    return by_subject(draw, priced=True, **changes)
+
+
+FALSE_BY_COST |= {
+    f"25 % dearer on average, +-60 % by subject; {n} x {at}": costing_subjects(n, at, AT_MARGIN, 0.6)
+    for n, at in ((1, 1), (10, 20), (50, 5), (200, 1))
+}
+WORSE_BY_COST |= {
+    f"25 % dearer on average, +-60 % by subject, else better; {n} x {at}": costing_subjects(
+        n, at, AT_MARGIN, 0.6, effect=-0.1
+    )
+    for n, at in ((1, 1), (10, 20), (50, 5), (200, 1))
+}
+
+POWER_BY_COST: dict[str, Scene] = {
+    **{
+        f"better .3 -> .2, {words}, {tail}": by_subject(
+            priced(clustered(1, 1, effect=-0.1), tail, times), priced=True, seconds=4000.0, look_s=100.0
+        )
+        for tail in ("lognormal", "Pareto")
+        for words, times in (("half as dear", 0.5), ("equal cost", 1.0), ("10 % dearer", 1.1))
+    },
+    **{
+        f"equal failures, {words}, {tail}, 25 % of traffic": by_subject(
+            priced(clustered(1, 1), tail, times), priced=True, weight=0.25, seconds=4000.0, look_s=100.0
+        )
+        for tail in ("lognormal", "Pareto")
+        for words, times in (("60 % dearer", 1.6), ("3 times as dear", 3.0))
+    },
+    "equal failures, 10 times the cap in one of ten, 10 % of traffic": by_subject(
+        priced(clustered(1, 1), "lognormal", runs_away=0.1), priced=True, weight=0.1, seconds=4000.0, look_s=50.0
+    ),
+    "equal failures without cost, as above": by_subject(clustered(1, 1), weight=0.5, seconds=4000.0, look_s=100.0),
+    "equal failures, equal cost, lognormal": by_subject(
+        priced(clustered(1, 1), "lognormal"), priced=True, seconds=4000.0, look_s=100.0
+    ),
+    "fails everything, cost compared, 10 % of traffic; 10 x 5": by_subject(
+        priced(clustered(10, 5, failure=0.05, effect=0.95), "lognormal"),
+        priced=True,
+        weight=0.1,
+        seconds=4000.0,
+        look_s=50.0,
+    ),
+}
+"""How soon a canary is promoted, or rolled back by its cost."""

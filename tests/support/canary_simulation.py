@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ratchet.bus.testing import START
-from ratchet.canary_deployer.domain.cohorts import Cohort, Units
+from ratchet.canary_deployer.domain.cohorts import Cohort, Costs, Units
 from ratchet.canary_deployer.domain.e_processes import BLOCK, Flags, Floats
 from ratchet.canary_deployer.domain.evidence import Evaluation, ProcessState, SequentialTests
 from ratchet.canary_deployer.domain.rollout import Rollout, State, Verdict
@@ -52,6 +52,15 @@ AT_ONCE = 50
 
 
 @dataclass(frozen=True)
+class LifeCosts:
+    """What every trajectory costs, in units of the cap, [R, n, 2]."""
+
+    spent: Floats
+    """Without the calls that have no price."""
+    unpriced: Flags
+
+
+@dataclass(frozen=True)
 class Lives:
     """Both potential outcomes of every trajectory, [R, n, 2]; times are seconds after its start."""
 
@@ -68,11 +77,13 @@ class Lives:
     broke_s: Floats
     """When the engine breaks over one of its calls; `NEVER`, or a time after its report, where it does not. One of the
     canary is moved then; an agent of stable asks again."""
+    costs: LifeCosts | None = None
+    """None where cost is not compared."""
     subject: NDArray[np.intp] | None = None
     """Whose each trajectory is, [R, n], from 0 on; None: each is its own subject."""
 
 
-OUTCOMES = tuple(name for name in Lives.__dataclass_fields__ if name != "subject")
+OUTCOMES = tuple(name for name in Lives.__dataclass_fields__ if name not in ("subject", "costs"))
 
 
 @dataclass(frozen=True)
@@ -89,13 +100,16 @@ class Scene:
     horizon_s: float = 600.0
     silent_s: tuple[float, float] | None = None
     """From when to when the reward computer is away, seconds after the first start."""
+    priced: bool = False
+    """Whether its lives have costs, which are compared."""
     rules: dict[str, object] = field(default_factory=dict[str, object])
     """A canary that is suspended goes on, as if an operator let it, so that the verdicts by subject are seen."""
 
     def made_rules(self) -> Rules:
         """The rules of the rollout."""
         plain: dict[str, object] = {"horizon_s": self.horizon_s, "lead_s": 0.0, "soak_s": 0.0}
-        return Rules(stages=self.stages, **(plain | self.rules))  # pyright: ignore[reportArgumentType] - by name
+        rules = Rules(stages=self.stages, **(plain | self.rules))  # pyright: ignore[reportArgumentType] - by name
+        return rules.with_cost(1.0) if self.priced else rules
 
 
 @dataclass(frozen=True)
@@ -175,6 +189,8 @@ class _Play:
         self.weight = np.full((rollouts, count), np.nan)
         self.canary = np.zeros((rollouts, count), dtype=np.bool_)
         self.centres = {name: np.full((rollouts, count), 0.5) for name in ("reward", "loss", "failure", "latency")}
+        if scene.priced:
+            self.centres["cost"] = np.full((rollouts, count), Terms().cost)
         self.scale_ms = np.full((rollouts, count), np.nan)
         self.records = [running_record() for _ in range(rollouts)]
         self.stage_s = np.zeros(rollouts)
@@ -187,7 +203,7 @@ class _Play:
     def ends(self) -> Ends:
         """Look after look."""
         scene, begun = self.scene, 0
-        known = {name: np.full(self.rollouts, 0.5) for name in self.centres}
+        known = {name: np.full(self.rollouts, getattr(Terms(), name)) for name in self.centres}
         scale = np.full(self.rollouts, np.nan)
         times = [
             *np.arange(scene.look_s, scene.seconds, scene.look_s),
@@ -247,6 +263,7 @@ class _Play:
         opened = opener[run, place]
         members = Cohort(
             **{name: getattr(wide, name)[run, place] for name in MEASURED},
+            costs=wide.costs and Costs(wide.costs.spent[run, place], wide.costs.known[run, place]),
             centres={name: values[run, opened] for name, values in self.centres.items()},
             opens=opened == first + place,
         )
@@ -285,7 +302,21 @@ class _Play:
             broken_off=broken_off,
             opens=self.opener[:, rows] == np.arange(rows.start, rows.stop),
             centres={name: values[:, rows] for name, values in self.centres.items()},
+            costs=self._costs(rows, outcome, called & (own["first_s"] <= own["known_s"])),
         )
+
+    def _costs(self, rows: slice, outcome: NDArray[np.intp], called: Flags) -> Costs | None:
+        """What is spent: half with the first call, the rest when the outcome is known; nothing more by a moved one."""
+        if self.lives.costs is None:
+            return None
+        canary = self.canary[:, rows]
+        spent, unpriced = (
+            np.where(canary, both[:, rows, 1], both[:, rows, 0])
+            for both in (self.lives.costs.spent, self.lives.costs.unpriced)
+        )
+        settled = (outcome == FAILED) | (outcome == SUCCESS) | (outcome == MISSING)
+        paid = spent / 2 * (called.astype(np.float64) + settled)
+        return Costs(paid, settled & ~unpriced)
 
     def _scored_s(self, rows: slice, reported_s: Floats) -> Floats:
         """When an outcome that was reported so long after its start is known, seconds after the start."""
@@ -412,7 +443,15 @@ class Played:
             called, reported = at + mine["first_s"], at + mine["known_s"]
             failed = bool(mine["first_failed"])
             ms = None if failed else mine["latency_ms"]
-            call = Call(name, called, True, arm, version, failed, ms, False, called, called)
+            costs = play.lives.costs
+            half_usd, unpriced = 0.0, False
+            if costs is not None:
+                half_usd = float(costs.spent[0, place, int(canary)]) / 2
+                unpriced = bool(costs.unpriced[0, place, int(canary)])
+            call = Call(name, called, True, arm, version, failed, ms, False, called, called, cost_usd=half_usd)
+            end_s = min(mine["known_s"], scene.horizon_s)
+            last = replace(call, at=at + end_s, first=False, error=False, latency_ms=None)
+            rest = [last, *([replace(last, cost_usd=None)] if unpriced else [])] if costs is not None else []
             score = Score(name, reported, not mine["failed"], mine["reward"], None, False)
             broke = at + mine["broke_s"]
             again = Call(name, broke, False, "stable", 1, False, None, False, broke, broke)
@@ -421,7 +460,7 @@ class Played:
                 breaks = (again,)
             else:
                 breaks = (Call(name, broke, False, arm, version, True, None, False, broke, broke, BROKE), again)
-            heard = (one for one in (call, *breaks, score) if one.at <= now)
+            heard = (one for one in (call, *rest, *breaks, score) if one.at <= now)
             later = sorted(heard, key=lambda one: one.at)
             events += [Started(name, at, arm, version, weight, "r", Terms(scale_ms=900.0)), *later]
         return cls(events, lambda n: play._cohort(0, n, now))

@@ -168,15 +168,21 @@ class FakeTraffic:
 
 @dataclass
 class FakeHistory:
-    """How long stable's outcomes took; with a `fault`, the error that reading them raises."""
+    """How long stable's outcomes took, and what its trajectories cost; a `fault` is raised by those who ask."""
 
     took_s: list[float] = field(default_factory=list)
+    costs_usd: list[float | None] = field(default_factory=list)
     fault: RatchetError | None = None
 
     async def outcome_times(self, policy: PolicyVersion, within_s: float) -> list[float]:
         if self.fault is not None:
             raise self.fault
         return [seconds for seconds in self.took_s if seconds <= within_s]
+
+    async def trajectory_costs(self, policy: PolicyVersion) -> list[float | None]:
+        if self.fault is not None:
+            raise self.fault
+        return self.costs_usd
 
 
 @dataclass
@@ -292,6 +298,7 @@ class CanaryWorld:
             "announcer": Announcer("http://127.0.0.1:8080"),
             "source": FakeSource(self.bus, self.traffic),
             "outcome_times": self.history.outcome_times,
+            "trajectory_costs": self.history.trajectory_costs,
             "decisions_of": self.decisions_of,
             "gates": self.gates,
             "answering": self.answering,
@@ -359,7 +366,15 @@ class CanaryWorld:
             await self.controller.step()
         raise AssertionError(f"not {states} after {steps} steps: {(await self.rollout()).state}")
 
-    async def play(self, count: int, stable_success: float, canary_success: float, *, rewarded: bool = True) -> None:
+    async def play(
+        self,
+        count: int,
+        stable_success: float,
+        canary_success: float,
+        *,
+        rewarded: bool = True,
+        costs_usd: tuple[float, float] | None = None,
+    ) -> None:
         """Trajectories as gateway and judge would publish them now, and one step of the controller."""
         route = await self.route()
         messages: list[Any] = []
@@ -370,7 +385,8 @@ class CanaryWorld:
             assert given is not None
             success = self.random.random() < (canary_success if given.arm == "canary" else stable_success)
             messages.append(start_of(trajectory_id, given.arm, given.policy.version, given.weight, route))
-            messages.append(turn_of(trajectory_id, given.arm, given.policy.version, given.weight))
+            cost_usd = None if costs_usd is None else costs_usd[given.arm == "canary"]
+            messages.append(turn_of(trajectory_id, given.arm, given.policy.version, given.weight, cost_usd=cost_usd))
             if rewarded:
                 messages.append(reward_of(trajectory_id, success=success))
         self.bus.arrive(messages)

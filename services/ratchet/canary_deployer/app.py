@@ -133,6 +133,7 @@ def assembled(  # noqa: PLR0913 - the connections, and one wait
         announcer=announcer,
         source=NatsEventSource(bus),
         outcome_times=history.outcome_times,
+        trajectory_costs=history.trajectory_costs,
         decisions_of=partial(decisions_of, bus),
         gates=gates,
         answering=partial(_answering, engines),

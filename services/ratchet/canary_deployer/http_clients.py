@@ -10,7 +10,7 @@ import uuid_utils
 from ratchet.bus.message import JsonObject, decode
 from ratchet.canary_deployer.gates.base import LoggedPrompt, LoggedPrompts
 from ratchet.core.contract.bundle import Bundle
-from ratchet.core.contract.http.models import OutcomeTimesOut
+from ratchet.core.contract.http.models import OutcomeTimesOut, TrajectoryCostsOut
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.contract.turn import Sampling
 from ratchet.core.errors import RatchetError, Rejected, Unavailable
@@ -120,6 +120,14 @@ class HttpCoordinator:
         path, query = f"/v1/models/{policy.role}/{policy.version}/outcome-times", {"within_s": within_s}
         answer = await self._configured().ask("GET", path, OutcomeTimesOut, query=query, timeout_s=OUTCOMES_S)
         return answer.seconds
+
+    async def trajectory_costs(self, policy: PolicyVersion) -> list[float | None]:
+        """What trajectories of the last week cost, US dollars; None where a call has no price.
+
+        Raises as `outcome_times` does.
+        """
+        path = f"/v1/models/{policy.role}/{policy.version}/costs"
+        return (await self._configured().ask("GET", path, TrajectoryCostsOut, timeout_s=OUTCOMES_S)).costs_usd
 
     async def prompts(self, candidate: PolicyVersion, limit: int) -> LoggedPrompts:
         """At most `limit` prompts that are newer than the candidate's data. Raises as `outcome_times` does."""

@@ -9,16 +9,24 @@ import structlog
 
 from ratchet.bus.tasks import end
 from ratchet.canary_deployer.domain import decisions, gating
-from ratchet.canary_deployer.domain.estimates import Forecast, Horizon, forecast, horizon_by_setting, measured_horizon
+from ratchet.canary_deployer.domain.estimates import (
+    CostCap,
+    Horizon,
+    forecast,
+    horizon_by_setting,
+    measured_cost,
+    measured_horizon,
+    no_cost,
+)
 from ratchet.canary_deployer.domain.operators import Order
 from ratchet.canary_deployer.domain.registry import as_sent
 from ratchet.canary_deployer.domain.rollout import Decision, GateResult, Rollout, Verdict
 from ratchet.canary_deployer.domain.rollout_statistics import Statistics
-from ratchet.canary_deployer.domain.subjects import SubjectsBefore, subjects_before
+from ratchet.canary_deployer.domain.subjects import subjects_before
 from ratchet.canary_deployer.role_context import RoleContext
 from ratchet.core.contract.policy_manifest import BUNDLE
 from ratchet.core.contract.state import PolicyVersion
-from ratchet.core.errors import Conflict, Rejected, Unavailable
+from ratchet.core.errors import Conflict, NotFound, Rejected, Unavailable
 from ratchet.core.rules.arms import served
 
 log = structlog.get_logger()
@@ -43,8 +51,7 @@ class Preparation:
             raise Conflict(f"{policy.name} is already the stable policy of {self.context.role}")
         last_hash = decisions.newest_hash(before, route)
         rollout = decisions.new_rollout(policy, stable, last_hash, decision, self.context.now())
-        expected, before_it = await self._expected()
-        rollout = msgspec.structs.replace(rollout, forecast=expected, subjects_before=before_it)
+        rollout = await self._with_history(rollout)
         if order is None:
             return rollout
         waived = (
@@ -91,22 +98,35 @@ class Preparation:
         `approved`: the operator's decision that stands in for gates which could not decide.
         """
         decision, strategy = gating.gates_decision(rollout, self.context.strategy, self.context.rules, approved)
-        expected, before_it = await self._expected()
-        if approved is None and rollout.forecast:
-            expected = rollout.forecast
-        rollout = msgspec.structs.replace(rollout, strategy=strategy, forecast=expected, subjects_before=before_it)
+        fresh = await self._with_history(rollout)
+        expected = rollout.forecast if approved is None and rollout.forecast else fresh.forecast
+        rollout = msgspec.structs.replace(fresh, strategy=strategy, forecast=expected)
         rollout, decision = gating.timely_decision(rollout, decision, self.context.rules, approved)
         if decision.verdict is Verdict.START and rollout.stable is not None:
             rollout = msgspec.structs.replace(rollout, horizon=await self._horizon(rollout, rollout.stable.version))
         places = msgspec.structs.asdict(await self.context.source.newest_places())
         return msgspec.structs.replace(rollout, statistics=Statistics(), **places), decision
 
-    async def _expected(self) -> tuple[Forecast | None, SubjectsBefore]:
-        """How long a rollout that begins now will take, and what is known of the role's subjects."""
+    async def _with_history(self, rollout: Rollout) -> Rollout:
+        """The rollout with what is known of the role's subjects and stable's costs, and how long it will take."""
         role, now, rules = self.context.role, self.context.now(), self.context.rules
         starts, span_s = await self.context.source.recent_starts(role, now)
         before = subjects_before(await self.context.source.recent_subjects(role, now))
-        return forecast(starts, span_s, rules, before), before
+        cost = None if rollout.stable is None else await self._cost(rollout.stable.version)
+        return msgspec.structs.replace(
+            rollout, forecast=forecast(starts, span_s, rules, before, cost), subjects_before=before, cost=cost
+        )
+
+    async def _cost(self, stable: int) -> CostCap:
+        """The cap of the rollout's costs, from what trajectories of version `stable` cost; else why there is none."""
+        if not self.context.rules.compares_cost:
+            return no_cost("the setting leaves it out")
+        try:
+            policy = await self.context.policies.version(self.context.role, stable)
+            return measured_cost(await self.context.trajectory_costs(policy), self.context.rules)
+        except (Unavailable, Rejected, NotFound) as error:
+            log.warning("cost not compared", role=self.context.role, reason=str(error))
+            return no_cost(str(error))
 
     async def _horizon(self, rollout: Rollout, stable: int) -> Horizon:
         """The rollout's horizon, from how long outcomes of version `stable` took; else the setting, and why."""

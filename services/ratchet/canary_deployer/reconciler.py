@@ -101,7 +101,7 @@ class RolloutReconciler:
         except (Unavailable, Conflict):
             self.store.forget()
             raise
-        metrics.show_rollout(rollout, e_values(rollout.statistics, self.context.rules))
+        metrics.show_rollout(rollout, e_values(rollout.statistics, rollout.under(self.context.rules)))
         announced = msgspec.structs.replace(rollout, outbox=())
         await self.store.save(announced)  # step 5
         return announced

@@ -44,6 +44,8 @@ class RoleContext:
     source: EventSource
     outcome_times: Callable[[PolicyVersion, float], Awaitable[Sequence[float]]]
     """How long a policy's outcomes took, of those known within so many seconds. Raises `Unavailable` or `Rejected`."""
+    trajectory_costs: Callable[[PolicyVersion], Awaitable[Sequence[float | None]]]
+    """What a policy's trajectories of the last week cost, None where a call has no price. Raises as `outcome_times`."""
     decisions_of: Callable[[str], Awaitable[Sequence[ModelRollout]]]
     """The decisions about a role that the log still has, in order. Raises `Unavailable`."""
     gates: Mapping[str, Gate]

@@ -165,7 +165,7 @@ class RolloutStore:
             self._unsaved = self._unsaved or rollout.statistics != before.statistics or places != places_before
             self.rollout = rollout
             metrics.count_errors(rollout, before)
-            metrics.show_rollout(rollout, e_values(rollout.statistics, self.context.rules))
+            metrics.show_rollout(rollout, e_values(rollout.statistics, rollout.under(self.context.rules)))
         pause_s = min(LONGEST_SAVE_S, SAVE_S + SAVE_CHUNK_S * len(rollout.statistics.chunks))
         if self.context.monotonic() - self._saved_at >= (pause_s if self._unsaved else self.context.lease_s):
             await self.save(rollout)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
-from ratchet.canary_deployer.domain.rules import HORIZON_MAX_S, HORIZON_MIN_S, METRICS, Rules, Stage
+from ratchet.canary_deployer.domain.rules import CHOICES, COST, HORIZON_MAX_S, HORIZON_MIN_S, Rules, Stage
 from ratchet.core.rules.arms import ROLE
 from ratchet.core.rules.engines import ANY_ROLE
 from ratchet.core.service.engine_list import (
@@ -97,8 +97,9 @@ class Settings(ServiceSettings):
     """Length of the soak after the promotion decision; 0 promotes at once."""
     longest_days: float = Field(default=14, gt=0)
     """Where a rollout is expected to take longer at the role's traffic, a person is asked before it begins."""
-    metrics: Names = METRICS
-    """What the rollback test compares: `failure` (known ones), `missing` (outcomes), `reward`, `latency`."""
+    metrics: Names = CHOICES
+    """What the rollback test compares: `failure` (known ones), `missing` (outcomes), `reward`, `latency`, `cost`.
+    Promotion asks for no evidence about `cost` where that is left out."""
     roles_without_outcomes: Names = ()
     """Roles without outcomes: compared on reward, latency and first calls; a person promotes."""
     roles_that_lose_users: Names = ()
@@ -147,8 +148,8 @@ class Settings(ServiceSettings):
         named = (*named, *self.roles_rolled_back_on_safety)
         if wrong := [role for role in named if not ROLE.fullmatch(role)]:
             raise ValueError(f"{wrong[0]!r} is not a role's name")
-        if not self.metrics or {*self.metrics} - {*METRICS}:
-            raise ValueError(f"metrics are chosen from {', '.join(METRICS)}")
+        if {*self.metrics} <= {COST} or {*self.metrics} - {*CHOICES}:
+            raise ValueError(f"metrics are chosen from {', '.join(CHOICES)}, and not cost alone")
         return self
 
     @property
@@ -192,7 +193,8 @@ class Settings(ServiceSettings):
             stages=tuple(map(Stage, self.stage_weights, times, minima)),
             soak_s=self.soak_s,
             longest_days=self.longest_days,
-            metrics=self.metrics,
+            metrics=tuple(name for name in self.metrics if name != COST),
+            compares_cost=COST in self.metrics,
             roles_without_outcomes=frozenset(self.roles_without_outcomes),
             roles_that_lose_users=frozenset(self.roles_that_lose_users),
             roles_kept_small=frozenset(self.roles_kept_small),

@@ -60,7 +60,7 @@ COORDINATOR: Sequence[Passed] = (
     Passed("GET", rf"/v1/jobs(/{_ID})?"),
     Passed("GET", r"/v1/plan", 120),
     Passed("GET", r"/v1/status(/training|/dpo)?"),
-    Passed("GET", rf"/v1/models(/{ROLE.pattern})?|{_MODEL}(/lineage|/outcome-times)?", 60),
+    Passed("GET", rf"/v1/models(/{ROLE.pattern})?|{_MODEL}(/lineage|/outcome-times|/costs)?", 60),
     Passed("GET", r"/v1/replay/prompts", 60),
     Passed("POST", rf"/v1/jobs|/v1/jobs/(?!preview/){_ID}/(cancel|resume)"),
     Passed("POST", r"/v1/jobs/preview|/v1/snapshots", 600),

@@ -19,7 +19,18 @@ from ratchet.canary_deployer.domain.rollout_statistics import ChunkName, LiveSta
 from ratchet.canary_deployer.domain.rules import Stage
 from ratchet.canary_deployer.domain.trajectories import Batch, Call, Chunk, Compared, Event, Score, Started, Terms
 from tests.support.canary_messages import Disturbed, play_messages
-from tests.support.canary_scenes import FALSE_PROMOTIONS, FALSE_ROLLBACKS, Draw, breaks, by_subject, clustered, plain
+from tests.support.canary_scenes import (
+    FALSE_BY_COST,
+    FALSE_PROMOTIONS,
+    FALSE_ROLLBACKS,
+    WORSE_BY_COST,
+    Draw,
+    breaks,
+    by_subject,
+    clustered,
+    plain,
+    priced,
+)
 from tests.support.canary_simulation import Played, Scene, counted, exact_interval, play
 from tests.support.canary_world import quick_rules
 
@@ -29,13 +40,10 @@ ROLLBACKS_HERE = (
     "equal, 5 times faster",
     "worse by the margin, faster",
     "failures at once on the canary",
-    "lognormal durations",
     "harder evening, worse by the margin",
     "waves of hard tasks",
     "failures unreported",
-    "successes unreported",
     "agents die with the first call",
-    "outage of both arms",
     "silent reward computer, slower canary",
     "lapsed lease",
     "restarts of the engine",
@@ -49,6 +57,8 @@ PROMOTIONS_HERE = (
     "better first, then worse",
     "breaks the engine, else better",
 )
+ROLLBACKS_BY_COST = ("25 % dearer, Pareto", "25 % dearer in a harder evening, retries", "costs of stable unknown")
+PROMOTIONS_BY_COST = ("25 % dearer, lognormal, else better", "costs of the canary unknown")
 """The scenes that broke an earlier design, and one of every kind; `make simulate` plays them all."""
 PAIR = Compared("r", 1, 2, frozenset({0.1, 0.25, 0.5, 0.95}))
 
@@ -67,6 +77,18 @@ def test_simulation_rarely_rolls_back_a_canary_within_its_margins(name: str, rol
 @pytest.mark.parametrize(("name", "rollouts"), scenes(PROMOTIONS_HERE, "worse by the margin, slower"))
 def test_simulation_rarely_promotes_a_worse_or_a_silent_canary(name: str, rollouts: int) -> None:
     promoted = counted(FALSE_PROMOTIONS[name], "promoted", rollouts)
+    assert exact_interval(promoted, rollouts)[0] <= ALLOWED, promoted
+
+
+@pytest.mark.parametrize(("name", "rollouts"), scenes(ROLLBACKS_BY_COST, "25 % dearer, Pareto"))
+def test_simulation_rarely_rolls_back_a_canary_within_the_margin_of_cost(name: str, rollouts: int) -> None:
+    rolled_back = counted(FALSE_BY_COST[name], "rolled_back", rollouts)
+    assert exact_interval(rolled_back, rollouts)[0] <= ALLOWED, rolled_back
+
+
+@pytest.mark.parametrize(("name", "rollouts"), scenes(PROMOTIONS_BY_COST, "25 % dearer, lognormal, else better"))
+def test_simulation_rarely_promotes_a_canary_that_is_dearer(name: str, rollouts: int) -> None:
+    promoted = counted(WORSE_BY_COST[name], "promoted", rollouts)
     assert exact_interval(promoted, rollouts)[0] <= ALLOWED, promoted
 
 
@@ -103,8 +125,8 @@ def test_under_the_same_disturbances_a_canary_that_fails_is_rolled_back() -> Non
 
 
 def test_nothing_reported_promotes_nothing() -> None:
-    assert play(FALSE_PROMOTIONS["nothing reported"], rollouts=100, seed=13).promoted == 0
-    assert play(FALSE_PROMOTIONS["every trajectory fails"], rollouts=100, seed=13).promoted == 0
+    assert play(FALSE_PROMOTIONS["nothing reported"], rollouts=60, seed=13).promoted == 0
+    assert play(FALSE_PROMOTIONS["every trajectory fails"], rollouts=60, seed=13).promoted == 0
 
 
 def test_a_canary_that_fails_every_trajectory_is_always_rolled_back_within_minutes() -> None:
@@ -130,7 +152,7 @@ def history(seed: int, count: int, subjects: int = 0) -> list[Batch]:
 
     `subjects`: so many are active at a time, a tenth of the starts without a name.
     """
-    draw = random.Random(seed)
+    draw, prices = random.Random(seed), random.Random(seed + 1)
     timed: list[tuple[float, int, Event]] = []
     for number in range(count):
         name, at, canary = f"t{number}", float(number), draw.random() < 0.4
@@ -144,7 +166,9 @@ def history(seed: int, count: int, subjects: int = 0) -> list[Batch]:
         for index in range(draw.randrange(4)):
             error, hung = draw.random() < 0.1, draw.random() < 0.05
             ms = None if error or hung else draw.uniform(100, 3000)
-            timed.append((when, 1, Call(name, when, index == 0, arm, version, error, ms, hung, when, when + 0.1)))
+            cost_usd = None if prices.random() < 0.05 else prices.lognormvariate(0, 1)
+            made = Call(name, when, index == 0, arm, version, error, ms, hung, when, when + 0.1, cost_usd=cost_usd)
+            timed.append((when, 1, made))
             if draw.random() < 0.1:
                 arm, version = "mixed", 1
             when += draw.expovariate(0.2)
@@ -166,7 +190,7 @@ def history(seed: int, count: int, subjects: int = 0) -> list[Batch]:
 @pytest.mark.parametrize("subjects", [0, 5])
 @pytest.mark.parametrize("seed", range(3))
 def test_restart_at_any_moment_changes_nothing_and_folding_is_exact(seed: int, subjects: int) -> None:
-    rules = quick_rules(horizon_s=100.0, mean_share=0.5)
+    rules = quick_rules(horizon_s=100.0, mean_share=0.5).with_cost(10.0)
     batches = history(seed, 700, subjects)
     straight, often = LiveStatistics(Statistics(), [], rules), LiveStatistics(Statistics(), [], rules)
     for batch in batches:
@@ -187,7 +211,7 @@ def test_restart_at_any_moment_changes_nothing_and_folding_is_exact(seed: int, s
 @pytest.mark.parametrize("subjects", [0, 5])
 def test_rollback_evidence_is_never_larger_than_once_all_is_known(subjects: int) -> None:
     """Pending harms, and trajectories that may still start, stand at their bounds: the tests need not wait."""
-    rules = quick_rules(horizon_s=100.0, mean_share=0.5)
+    rules = quick_rules(horizon_s=100.0, mean_share=0.5).with_cost(10.0)
     for seed in range(5):
         live, seen = LiveStatistics(Statistics(), [], rules), list[dict[str, float]]()
         for batch in history(seed, 400, subjects):
@@ -203,18 +227,23 @@ def test_rollback_evidence_is_never_larger_than_once_all_is_known(subjects: int)
     [
         plain(0.3, 0.4, 60, 20, reported=(0.8, 0.9, 0.7, 1.0), first_failure=(0.1, 0.2)),
         breaks((0.3, 0.4), seconds=(9, 9)),
+        priced(plain(0.3, 0.4, 60, 20, reported=(0.8, 0.9, 0.7, 1.0)), "Pareto", 2.0, unknown=(0.1, 0.2)),
     ],
-    ids=["failures", "faults of the engine"],
+    ids=["failures", "faults of the engine", "costs"],
 )
 def test_the_fold_of_messages_makes_the_cohorts_that_the_simulation_plays(draw: Draw) -> None:
     """The same lives, once as messages through the fold and once as arrays."""
-    scene = Scene(draw, seconds=500, horizon_s=90)
+    scene = Scene(draw, seconds=500, horizon_s=90, priced=True)
     for now in (100.0, 300.0, 700.0):
         played = Played.until(scene, now)
         rules = scene.made_rules()
         live = LiveStatistics(Statistics(), [], rules)
         live.fold(Batch(played.events, now), PAIR, rules)
-        folded = cohort_of(live.window.chunks[0])
+        folded = cohort_of(live.window.chunks[0], cap_usd=1.0)
         arrays = played.cohort(len(folded.canary))
         for name in ("canary", "weight", "outcome", "first", "reward", "latency", "timed", "violation", "broken_off"):
             np.testing.assert_allclose(getattr(folded, name), getattr(arrays, name)[0], rtol=1e-9, err_msg=name)
+        if arrays.costs is not None:
+            assert folded.costs is not None
+            np.testing.assert_array_equal(folded.costs.known, arrays.costs.known[0])
+            np.testing.assert_allclose(folded.costs.spent, arrays.costs.spent[0], rtol=1e-9)

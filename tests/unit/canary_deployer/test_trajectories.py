@@ -305,7 +305,7 @@ def test_turns_rewards_and_starts_become_events_of_the_fold() -> None:
     turn = turn_of("t", "canary", 2, 0.25, error="engine away", latency_ms=5.0)
     began = turn.timestamp.timestamp()
     assert call_of(turn.header_summary, 7.0) == Call(
-        "t", 7.0, True, "canary", 2, True, None, False, began, began + 0.005
+        "t", 7.0, True, "canary", 2, True, None, False, began, began + 0.005, cost_usd=0.0
     )
     gone = call_of(turn_of("t", "canary", 2, 0.25, finish_reason="cancelled", latency_ms=5.0).header_summary, 7.0)
     assert (gone.hung, gone.latency_ms, gone.error) == (True, None, False)

@@ -91,7 +91,7 @@ class Announcer:
             verdict=str(decision.verdict),
             reason=decision.reason,
             actor=decision.actor,
-            e_values=e_values(statistics, rules) if rollout.schedule else None,
+            e_values=e_values(statistics, rollout.under(rules)) if rollout.schedule else None,
             samples={
                 "stable": statistics.stable.trajectories,
                 "canary": statistics.canary.trajectories,

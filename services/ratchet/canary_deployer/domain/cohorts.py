@@ -11,11 +11,21 @@ place.
 | failure, rollback | 1 | 0; 1 when broken off | bound; 1 when broken off | bound |
 | missing, rollback | 0 | 1 | bound | bound |
 | reward, rollback | 1 - reward | its reward if any came, else the centre | bound | bound |
+| cost, rollback | as spent | as spent | as spent; the cap on stable | the same |
 | latency, rollback | x / (x + scale); 1 when a call hung or none came | the same | bound | bound |
 | failure, promotion | 1 | 1 | worst for the claim | behind the watermark |
 | reward, promotion | 1 - reward | 1 | worst for the claim | behind the watermark |
+| cost, promotion | as spent | as spent | as spent; the cap on the canary | behind the watermark |
 
 The bound is 0 on the canary and 1 on stable for rollback; the worst value for promotion is the opposite.
+
+**Cost** c is counted as x = min(c / cap, 1), with the cap of the rollout, and the claim about it is relative: the
+canary is worse when E x > (1 + r) E x' for r = .25, x of the canary and x' of stable. That is linear, so the margin is
+folded into the harm: x / (1 + r) on the canary, x on stable. This harm is in [0, 1], its difference D has the sign of
+E x - (1 + r) E x', and the factors of `e_processes.py` with d = 0 test the claim exactly, with the bounds, centres and
+stakes of any other harm. What is spent only grows, so as much as is known of it is the lowest that a cost can be, and
+the cap the highest: a cost that is pending, or of which a call has no price, counts with the one that is worst for the
+claim. A cost above the cap is cut, so how often that happens is a harm of its own (`over_cap`), with a margin of .05.
 
 Broken off: an engine broke over one of the calls. For a rollback's failures that is harm on both arms, also where an
 agent of stable repaired it and the trajectory succeeded: an engine that restarts breaks the calls of both alike, and a
@@ -31,7 +41,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ratchet.canary_deployer.domain.e_processes import Flags, Floats, lowest_difference, weighted_difference
-from ratchet.canary_deployer.domain.rules import FAILURE, LATENCY, MISSED, REWARD
+from ratchet.canary_deployer.domain.rules import COST_MARGIN, COSTS, FAILURE, LATENCY, MISSED, OVER_CAP, REWARD
 from ratchet.canary_deployer.domain.subjects import FIRST, Unit
 from ratchet.canary_deployer.domain.trajectories import (
     FAILED,
@@ -45,6 +55,16 @@ from ratchet.canary_deployer.domain.trajectories import (
 )
 
 FIRST_CALL, SAFETY = "first_call", "safety"
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What trajectories cost in units of the cap, not cut."""
+
+    spent: Floats
+    """As far as it is known."""
+    known: Flags
+    """Whether that is all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +86,13 @@ class Cohort:
     broken_off: Flags
     """An engine broke over one of the calls."""
     centres: dict[str, Floats]
-    """`reward` and `latency` for rollback, `failure`, `loss` and `latency` for promotion."""
+    """`reward`, `latency` and `cost` for rollback, `failure`, `loss`, `latency` and `cost` for promotion."""
     opens: Flags
     """Whether it opened its subject's unit."""
     units: Units | None = None
     """What counts in the units that these trajectories opened; None where each unit is its opener alone."""
+    costs: Costs | None = None
+    """None where cost is not compared."""
 
     @property
     def settled(self) -> Flags:
@@ -105,16 +127,16 @@ class Units:
         return (self.coming == 0) & (self.total((~self.members.settled).astype(np.float64)) == 0)
 
 
-def cohort_of(chunk: Chunk, units: Mapping[str, Unit] | None = None) -> Cohort:
-    """A chunk as arrays; with the units that it opened, where `units` are given, by subject."""
+def cohort_of(chunk: Chunk, units: Mapping[str, Unit] | None = None, cap_usd: float | None = None) -> Cohort:
+    """A chunk as arrays, with the units that it opened where `units` are given, by subject; costs where a cap is."""
     trajectories = chunk.trajectories
     terms = [chunk.terms[trajectory.terms] for trajectory in trajectories]
     opens_named = any(trajectory.subject and trajectory.place == 0 for trajectory in trajectories)
-    opened = _units(chunk, units) if units and opens_named else None
-    return _cohort(trajectories, terms, terms, opened)
+    opened = _units(chunk, units, cap_usd) if units and opens_named else None
+    return _cohort(trajectories, terms, terms, cap_usd, opened)
 
 
-def _units(chunk: Chunk, units: Mapping[str, Unit]) -> Units:
+def _units(chunk: Chunk, units: Mapping[str, Unit], cap_usd: float | None) -> Units:
     opener, coming = list[int](), np.zeros(len(chunk.trajectories))
     members, terms, centres = list[Trajectory](), list[Terms](), list[Terms]()
     for place, trajectory in enumerate(chunk.trajectories):
@@ -130,11 +152,15 @@ def _units(chunk: Chunk, units: Mapping[str, Unit]) -> Units:
             terms.append(own)
         opener += [place] * len(counted)
         centres += [opening] * len(counted)
-    return Units(_cohort(members, terms, centres), np.array(opener, dtype=np.intp), coming)
+    return Units(_cohort(members, terms, centres, cap_usd), np.array(opener, dtype=np.intp), coming)
 
 
 def _cohort(
-    trajectories: Sequence[Trajectory], terms: Sequence[Terms], centres: Sequence[Terms], units: Units | None = None
+    trajectories: Sequence[Trajectory],
+    terms: Sequence[Terms],
+    centres: Sequence[Terms],
+    cap_usd: float | None,
+    units: Units | None = None,
 ) -> Cohort:
     """Trajectories with their own terms as arrays; `centres` are those that each is tested with."""
     scales = [term.scale_ms for term in terms]
@@ -160,9 +186,21 @@ def _cohort(
             "loss": np.array([term.loss for term in centres]),
             "failure": np.array([term.failure for term in centres]),
             "latency": np.array([term.latency for term in centres]),
+            "cost": np.array([term.cost for term in centres]),
         },
         opens=np.array([trajectory.place == 0 for trajectory in trajectories], dtype=np.bool_),
         units=units,
+        costs=None if cap_usd is None else _costs(trajectories, cap_usd),
+    )
+
+
+def _costs(trajectories: Sequence[Trajectory], cap_usd: float) -> Costs:
+    never = (PENDING, MOVED, UNSCORED)
+    return Costs(
+        spent=np.array([trajectory.cost_usd or 0.0 for trajectory in trajectories]) / cap_usd,
+        known=np.array(
+            [one.priced and not one.spending and one.outcome not in never for one in trajectories], dtype=np.bool_
+        ),
     )
 
 
@@ -199,6 +237,8 @@ def mean_promotion_gain(cohort: Cohort, metric: str, margin: float) -> Floats:
 def for_rollback(cohort: Cohort, metric: str) -> Floats:
     """The metric's harms, pending ones at their bound."""
     bound = np.where(cohort.canary, 0.0, 1.0)
+    if metric in COSTS:
+        return _cost_harm(cohort, metric, dearest=~cohort.canary)
     if metric == FIRST_CALL:
         return np.where(np.isnan(cohort.first), bound, cohort.first)
     if metric == FAILURE:
@@ -218,6 +258,8 @@ def for_rollback(cohort: Cohort, metric: str) -> Floats:
 def for_promotion(cohort: Cohort, metric: str) -> Floats:
     """The metric's harms of trajectories before the watermark: nothing is pending there."""
     worst = np.where(cohort.canary, 1.0, 0.0)
+    if metric in COSTS:
+        return _cost_harm(cohort, metric, dearest=cohort.canary)
     missing = cohort.outcome == MISSING
     if metric == FAILURE:
         harm = np.where((cohort.outcome == FAILED) | missing, 1.0, 0.0)
@@ -228,9 +270,23 @@ def for_promotion(cohort: Cohort, metric: str) -> Floats:
     return np.where(cohort.unknowable, worst, harm)
 
 
+def folded(canary: Flags, cost: Floats) -> Floats:
+    """The harm of costs [0, 1]: the margin is taken off that of the canary (see above)."""
+    return np.where(canary, cost / (1 + COST_MARGIN), cost)
+
+
+def _cost_harm(cohort: Cohort, metric: str, dearest: Flags) -> Floats:
+    """Harm by cost; where `dearest`, one that is not known is taken for the cap, else for what is known of it."""
+    costs = cohort.costs
+    if costs is None:
+        raise ValueError("cost is compared without a cap")
+    spent = np.where(dearest & ~costs.known, np.inf, costs.spent)
+    return np.where(spent > 1, 1.0, 0.0) if metric == OVER_CAP else folded(cohort.canary, np.minimum(spent, 1.0))
+
+
 def centre_for_promotion(cohort: Cohort, metric: str) -> Floats:
     """The centre for promotion: a missing reward is a loss of 1 there, so its centre is another."""
-    return cohort.centres["loss" if metric == REWARD else metric]
+    return _centre(cohort, {REWARD: "loss", OVER_CAP: None}.get(metric, metric))
 
 
 def _centre(cohort: Cohort, name: str | None) -> Floats:

@@ -1,4 +1,4 @@
-"""What history says before a rollout begins: how long it will take, and how long a trajectory may take.
+"""What history says before a rollout begins: how long it will take, how long a trajectory may take, and may cost.
 
 **The forecast** is a rule of thumb. A stage lasts for its shortest time, or until its canary trajectories have come.
 The last one lasts until a policy that equals stable is proven: its promotion e-value grows about as
@@ -19,6 +19,15 @@ outcomes of the stable policy took, from the announcement of the trajectory to i
 too short a one calls slow outcomes missing, too long a one holds back every prefix and keeps more trajectories open
 than there is room for. The setting holds where history is too short, or cannot be read. The rollout's record keeps the
 horizon and where it comes from, and it holds until the rollout ends.
+
+**The cap of costs** is four times the .99 quantile of what stable's trajectories of the last week cost: cut there, few
+trajectories determine the mean. A claim about means needs a bound, and one from the rollout's own costs would be chosen
+by what it is to bound. Cost is not compared where fewer than 100 of stable's trajectories have a price, where they cost
+nothing, or where so many have a call without one that an equal canary could not be shown equal: an unknown cost of
+the canary counts as the cap. With u the share of those, and m the mean cost in units of the cap, an equal canary's
+folded harm (`cohorts.py`) is less than stable's by e = m (1 - u) - (m (1 - u) + u) / (1 + r), and its promotion e-value
+grows about as exp(n w (1 - w) (s e - s^2 v / 2)), where v is the variance of the harm and s = e / v the sharpness, or
+less, as the bound of a cost keeps stakes small. The forecast takes the longer of both.
 """
 
 from __future__ import annotations
@@ -29,7 +38,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from ratchet.bus.message import JsonObject, Value
-from ratchet.canary_deployer.domain.rules import Rules
+from ratchet.canary_deployer.domain.rules import COST_MARGIN, COSTS, FAILURE, Rules
 from ratchet.canary_deployer.domain.subjects import SubjectsBefore
 
 DAY_S = 86400.0
@@ -86,17 +95,27 @@ class Forecast(Value, frozen=True, kw_only=True):
         )
 
 
-def forecast(starts: int, span_s: float, rules: Rules, before: SubjectsBefore = UNKNOWN) -> Forecast | None:
+def forecast(
+    starts: int, span_s: float, rules: Rules, before: SubjectsBefore = UNKNOWN, cost: CostCap | None = None
+) -> Forecast | None:
     """From the number of starts in `span_s` seconds; None when they are too few to say anything."""
     if starts < FEWEST_STARTS or span_s <= 0:
         return None
-    return replace(forecast_at_rate(starts / span_s, rules, before), seen_in_s=span_s)
+    return replace(forecast_at_rate(starts / span_s, rules, before, cost=cost), seen_in_s=span_s)
 
 
-def forecast_at_rate(per_s: float, rules: Rules, before: SubjectsBefore = UNKNOWN, first_stage: int = 0) -> Forecast:
+def forecast_at_rate(
+    per_s: float,
+    rules: Rules,
+    before: SubjectsBefore = UNKNOWN,
+    first_stage: int = 0,
+    cost: CostCap | None = None,
+) -> Forecast:
     """With `per_s` starts a second of subjects like those `before`, for a rollout that begins in this stage."""
-    threshold = rules.promotion_threshold / (1 - before.mean_share)
-    needed = 2 * LARGEST_VARIANCE * math.log(threshold) / max(rules.margin, 1e-3) ** 2
+    growth = max(rules.margin, 1e-3) ** 2 / (2 * LARGEST_VARIANCE)
+    if cost is not None and cost.growth is not None:
+        growth = min(growth, cost.growth)
+    needed = math.log(rules.promotion_threshold / (1 - before.mean_share)) / growth
     days = [0.0] * first_stage
     for index, stage in enumerate(rules.stages[first_stage:], first_stage):
         weighted_per_s = stage.weight * (1 - stage.weight) * per_s * before.each
@@ -153,6 +172,80 @@ def measured_horizon(took_s: Sequence[float], expected: Forecast | None, rules: 
 def horizon_by_setting(why: str, rules: Rules) -> Horizon:
     """The horizon of the settings, and why none was measured."""
     return Horizon(seconds=rules.horizon_s, basis=f"the setting: {why}")
+
+
+TIMES_QUANTILE = 4.0
+FEWEST_PRICED = 100
+"""Fewer costs say nothing about the dearest trajectory in a hundred."""
+SHARPEST = 2.0
+"""The largest sharpness of a stake at half of the traffic, where a trajectory may cost as much as the cap."""
+
+
+class CostCap(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """Whether a rollout compares cost, up to what cap, and why."""
+
+    cap_usd: float | None = None
+    """A trajectory that costs so much, or more, does a harm of 1; None: cost is not compared."""
+    basis: str
+    """In words, for operators."""
+    trajectories: int = 0
+    """How many of stable's had a price, and the cap was taken from."""
+    quantile_usd: float | None = None
+    """What .99 of them cost at most."""
+    mean_usd: float | None = None
+    growth: float | None = None
+    """Of the logarithm of an equal canary's e-value, for each weighted trajectory (see above)."""
+    more_evidence: float | None = None
+    """How much more evidence, relatively, a rollback by one of the other metrics needs than without cost."""
+
+
+def measured_cost(costs_usd: Sequence[float | None], rules: Rules) -> CostCap:
+    """The cap from what stable's trajectories cost, None for one with a call that has no price."""
+    known = [cost for cost in costs_usd if cost is not None]
+    priced, unpriced = len(known), len(costs_usd) - len(known)
+    if priced < FEWEST_PRICED:
+        return no_cost(f"{priced} of {FEWEST_PRICED} priced trajectories of stable are known from before", priced)
+    dear_usd = quantile(known, QUANTILE)
+    if dear_usd <= 0:
+        return no_cost(f"{QUANTILE:.0%} of {priced} trajectories of stable cost nothing", priced)
+    cap_usd = TIMES_QUANTILE * dear_usd
+    growth = _growth([min(cost / cap_usd, 1.0) for cost in known], unpriced / len(costs_usd))
+    if growth is None:
+        share = f"{unpriced} of {len(costs_usd)} trajectories of stable have a call without a price"
+        return no_cost(f"{share}: an equal cost could not be shown", priced)
+    return CostCap(
+        cap_usd=cap_usd,
+        basis=f"{TIMES_QUANTILE:g} times the {dear_usd:.3g} USD that {QUANTILE:.0%} of {priced} trajectories of stable "
+        "cost at most",
+        trajectories=priced,
+        quantile_usd=dear_usd,
+        mean_usd=sum(known) / priced,
+        growth=growth,
+        more_evidence=_more_evidence(rules.with_cost(cap_usd)),
+    )
+
+
+def no_cost(why: str, priced: int = 0) -> CostCap:
+    """Cost is not compared, and why."""
+    return CostCap(basis=f"not compared: {why}", trajectories=priced)
+
+
+def _growth(costs: Sequence[float], unknown: float) -> float | None:
+    """Of an equal canary's promotion e-value by cost, with this share of unknown costs; None where it does not grow."""
+    mean = sum(costs) / len(costs)
+    variance = max(sum(cost**2 for cost in costs) / len(costs) - mean**2, 1e-9)
+    effect = mean * (1 - unknown) - (mean * (1 - unknown) + unknown) / (1 + COST_MARGIN)
+    if effect <= 0:
+        return None
+    sharpness = min(effect / variance, SHARPEST)
+    return sharpness * effect - sharpness**2 * variance / 2
+
+
+def _more_evidence(rules: Rules) -> float:
+    """How much further a rollback's e-value by one metric has to come, in logarithms, because cost has a share too."""
+    shares, budget = rules.shares, rules.budget.evidence
+    others = 1 - sum(shares[name] for name in COSTS)
+    return math.log(others) / math.log(budget * shares.get(FAILURE, min(shares.values())) / others)
 
 
 def quantile(values: Sequence[float], share: float) -> float:

@@ -24,6 +24,7 @@ from ratchet.canary_deployer.domain.cohorts import (
     Cohort,
     before_watermark,
     centre_for_promotion,
+    folded,
     for_promotion,
     for_rollback,
     mean_promotion_gain,
@@ -32,7 +33,16 @@ from ratchet.canary_deployer.domain.cohorts import (
     rollback_gain,
     units_settled,
 )
-from ratchet.canary_deployer.domain.confidence import Limits, ShareArms, ShareDifference, limits_of, share_difference
+from ratchet.canary_deployer.domain.confidence import (
+    Limits,
+    ShareArms,
+    ShareCosts,
+    ShareDifference,
+    cost_limits_of,
+    limits_of,
+    share_cost_difference,
+    share_difference,
+)
 from ratchet.canary_deployer.domain.e_processes import (
     FIRST_CAPITAL,
     RISK_RATIOS,
@@ -51,16 +61,28 @@ from ratchet.canary_deployer.domain.e_processes import (
     thinning_factors,
 )
 from ratchet.canary_deployer.domain.failure_streak import Run
-from ratchet.canary_deployer.domain.rules import FAILURE, LATENCY, MISSED, PROMOTION_METRICS, REWARD, SHARES, Rules
+from ratchet.canary_deployer.domain.rules import (
+    COST,
+    COSTS,
+    FAILURE,
+    LATENCY,
+    MISSED,
+    OVER_CAP,
+    PROMOTION_METRICS,
+    REWARD,
+    Rules,
+)
 from ratchet.canary_deployer.domain.subjects import FIRST
-from ratchet.canary_deployer.domain.trajectories import FAILED, MISSING, MOVED, SUCCESS
+from ratchet.canary_deployer.domain.trajectories import FAILED, MISSING, MOVED, SUCCESS, Terms
 
 COMBINED, SAMPLE_RATIO = "combined", "sample_ratio"
 FAR_WORSE = "far_worse"
 """Failures beyond `Rules.far_margin`, by trajectory: takes the last traffic from a canary that is suspended."""
 KNOWN_REWARD = "known_reward"
 """Lost reward as rollback counts it: an unknown one costs nothing."""
-RARE = (FAILURE, MISSED, FIRST_CALL, SAFETY)
+PRICED, SPENT, SQUARED = "priced", "spent", "squared"
+"""Of trajectories whose cost is known: their number, the sums of their costs in units of the cap, and of squares."""
+RARE = (FAILURE, MISSED, OVER_CAP, FIRST_CALL, SAFETY)
 """Harms that conditional thinning tests."""
 ROUNDING = 1e-9
 """Sums of harms that differ by less are equal."""
@@ -91,7 +113,7 @@ class ProcessState:
     """Promotion's by subject, per k, metric and stake."""
     strata: dict[float, Stratum]
     low: Floats
-    """Smallest harm so far, per promotion metric."""
+    """Smallest harm so far, per promotion metric that is no cost: a cost differs by arm also where all are equal."""
     high: Floats
     run: tuple[Run, ...]
     """One per rollout: of trajectories, ..."""
@@ -113,6 +135,10 @@ class SequentialTests:
         self.names = (*self.unit_names, SAMPLE_RATIO, *((FAR_WORSE,) if rules.kept_small else ()))
         """... those by trajectory."""
         self._compared = (*rules.metrics, FIRST_CALL, SAFETY)
+        self.results = tuple(name for name in rules.promotion_metrics if name not in COSTS)
+        """Promotion metrics that say what comes of a trajectory."""
+        self.shown = (*PROMOTION_METRICS, *(() if rules.cost_cap_usd is None else (OVER_CAP,)))
+        """Metrics of which a difference in the harm is shown."""
         self.shares = {1: 1 - rules.mean_share} | ({FIRST: rules.mean_share} if rules.mean_share else {})
         """Of each k in the tests by subject."""
         self._mixtures = self._made_mixtures()
@@ -128,13 +154,13 @@ class SequentialTests:
 
     def _made_mixtures(self) -> Floats:
         """Stakes stand as in `products`: by subject for each k, then by trajectory."""
-        units, shares = len(self.unit_names), sum(SHARES[name] for name in self.rules.metrics)
+        units, shares = len(self.unit_names), self.rules.shares
         rows: list[tuple[int, Floats]] = []
         for offset, share in (*((0, share) for share in self.shares.values()), (units, 1.0)):
             for name in self._compared:
                 column = np.zeros(units + len(self.names))
                 column[offset + self.unit_names.index(name)] = share
-                column[offset] = share * SHARES[name] / shares if name in self.rules.metrics else 0.0
+                column[offset] = share * shares.get(name, 0.0)
                 rows.append((len(RISK_RATIOS if name in RARE else SHARPNESS), column))
         for name in self.names[units:]:
             column = np.zeros(units + len(self.names))
@@ -152,8 +178,8 @@ class SequentialTests:
             wealth=np.ones((*shape, promoting * len(SHARPNESS))),
             unit_wealth=np.ones((*shape, len(self.shares) * promoting * len(SHARPNESS))),
             strata={},
-            low=np.full((*shape, promoting), np.inf),
-            high=np.full((*shape, promoting), -np.inf),
+            low=np.full((*shape, len(self.results)), np.inf),
+            high=np.full((*shape, len(self.results)), -np.inf),
             run=(Run(),) * int(np.prod(shape, dtype=np.intp)),
             unit_run=(Run(),) * int(np.prod(shape, dtype=np.intp)),
             spent=np.ones(shape),
@@ -180,7 +206,7 @@ class SequentialTests:
         """The rollback factors of every compared harm, [..., n, stakes] each."""
         parts = list[Floats]()
         for name in self._compared:
-            margin = 0.0 if name == SAFETY else self.rules.margin_of(name)
+            margin = 0.0 if name == SAFETY else self.rules.tested_margin(name)
             if name in RARE:
                 parts.append(thinning_factors(cohort.weight, gain(cohort, name, None, margin), margin))
             else:
@@ -270,8 +296,8 @@ class SequentialTests:
             promotion_factors(
                 cohort.weight,
                 centre_for_promotion(cohort, name),
-                gain(cohort, name, self.rules.margin_of(name)),
-                self.rules.margin_of(name),
+                gain(cohort, name, self.rules.tested_margin(name)),
+                self.rules.tested_margin(name),
             )
             for name in self.rules.promotion_metrics
         ]
@@ -279,10 +305,13 @@ class SequentialTests:
     def _up_to_watermark(self, state: ProcessState, cohort: Cohort) -> ProcessState:
         """Promotion's wealth, strata and extremes with the trajectories of a cohort that are before the watermark."""
         rules, before = self.rules, before_watermark(cohort.settled)
-        harms = {name: for_promotion(cohort, name) for name in PROMOTION_METRICS}
+        harms = {name: for_promotion(cohort, name) for name in self.shown}
         harms[KNOWN_REWARD] = for_rollback(cohort, REWARD)
+        if cohort.costs is not None:
+            spent = np.where(cohort.costs.known, np.minimum(cohort.costs.spent, 1.0), 0.0)
+            harms |= {PRICED: cohort.costs.known.astype(np.float64), SPENT: spent, SQUARED: spent**2}
         parts = [np.where(before[..., None], values, 1.0) for values in self._promotion_factors(cohort, 1)]
-        chosen = np.stack([harms[name] for name in rules.promotion_metrics], axis=-1)
+        chosen = np.stack([harms[name] for name in self.results], axis=-1)
         return replace(
             state,
             wealth=capped_wealth(state.wealth, np.concatenate(parts, axis=-1), rules.ceiling),
@@ -354,7 +383,7 @@ class Evaluation:
         Stages with both arms count: pooled means would compare the canary of one hour with stable of another.
         """
         differences: dict[str, Floats] = {}
-        for metric in PROMOTION_METRICS:
+        for metric in self.tests.shown:
             total, size = np.zeros(self.caution.shape), np.zeros(self.caution.shape)
             for stratum in self.known.strata.values():
                 both = (stratum.count > 0).all(axis=-1)
@@ -375,17 +404,28 @@ class Evaluation:
             harm = self._total([stratum.harm[metric] for stratum in self.known.strata.values()])
             shrunk = (harm + 0.5) / (self.count + 1)
             centres[name] = np.clip((1 - weight) * shrunk[..., 1] + weight * shrunk[..., 0], 0.0, 1.0)
+        if self.tests.rules.cost_cap_usd is not None:
+            spent = self._total([stratum.harm[SPENT] for stratum in self.known.strata.values()])
+            priced = self._total([stratum.harm[PRICED] for stratum in self.known.strata.values()])
+            shrunk = folded(np.array([False, True]), (spent + Terms().cost) / (priced + 1))
+            centres[COST] = (1 - weight) * shrunk[..., 1] + weight * shrunk[..., 0]
         return centres
 
     def evidence(self, place: tuple[int, ...] = ()) -> Evidence:
         """The evidence of one rollout for its verdict; its place is `()` when there is only one."""
         tests, state = self.tests, self.known
         metrics = tests.rules.promotion_metrics
+        costs = self._costs(place)
         flat = state.low[place] >= state.high[place] - ROUNDING
         positive = flat & (state.high[place] > ROUNDING)
         coverage = dict(zip(("stable", "canary"), self.coverage[place].tolist(), strict=True))
         differences = {name: float(values[place]) for name, values in self.differences.items()}
         known = {name: self._arms(name, place) for name, value in differences.items() if not np.isnan(value)}
+        limits = {name: limits_of(shares) for name, shares in known.items()}
+        by_share = {name: tuple(share_difference(share) for share in shares) for name, shares in known.items()}
+        if (whole := cost_limits_of(costs)) is not None:
+            differences[COST], limits[COST] = whole
+            by_share[COST] = tuple(filter(None, map(share_cost_difference, costs)))
         peaks, units = state.peaks[place].tolist(), len(tests.unit_names)
         return Evidence(
             rollback=dict(zip(tests.unit_names, peaks[:units], strict=True)),
@@ -393,16 +433,27 @@ class Evaluation:
             caution=float(self.caution[place]),
             promotion=dict(zip(metrics, self.promotion[place].tolist(), strict=True)),
             promotion_by_trajectory=dict(zip(metrics, self.promotion_by_trajectory[place].tolist(), strict=True)),
-            differences={name: differences[name] for name in known},
+            differences={name: differences[name] for name in limits},
             coverage={arm: share for arm, share in coverage.items() if not np.isnan(share)},
             counted={name: int(n) for name, n in zip(("stable", "canary"), self.count[place].tolist(), strict=True)},
-            constant=tuple(name for name, is_so in zip(metrics, positive.tolist(), strict=True) if is_so),
+            constant=tuple(name for name, is_so in zip(tests.results, positive.tolist(), strict=True) if is_so),
             varies=not bool(flat.all()),
             run=float(state.unit_spent[place]),
             run_of_trajectories=float(state.spent[place]),
-            limits={name: limits_of(shares) for name, shares in known.items()},
-            by_share={name: tuple(share_difference(share) for share in shares) for name, shares in known.items()},
+            limits=limits,
+            by_share=by_share,
         )
+
+    def _costs(self, place: tuple[int, ...]) -> list[ShareCosts]:
+        """Known costs of both arms under each share of traffic that both have some of, smallest share first."""
+        if self.tests.rules.cost_cap_usd is None:
+            return []
+        names = (PRICED, SPENT, SQUARED)
+        each = [
+            ShareCosts(weight, *(tuple(stratum.harm[name][place].tolist()) for name in names))
+            for weight, stratum in sorted(self.known.strata.items())
+        ]
+        return [costs for costs in each if all(costs.count)]
 
     def _arms(self, metric: str, place: tuple[int, ...]) -> list[ShareArms]:
         """Both arms under each share of traffic that both have trajectories of, smallest share first."""
@@ -430,7 +481,8 @@ class Evidence(msgspec.Struct, frozen=True, omit_defaults=True):
     promotion_by_trajectory: dict[str, float] = {}
     """The same by trajectory."""
     differences: dict[str, float] = {}
-    """Canary minus stable before the watermark, stratified by stage; absent while unknown."""
+    """Canary minus stable before the watermark, stratified by stage; absent while unknown. Of cost relative to stable's
+    mean, over the trajectories whose cost is known."""
     coverage: dict[str, float] = {}
     """By arm: share of outcomes before the watermark that are known."""
     counted: dict[str, int] = {}

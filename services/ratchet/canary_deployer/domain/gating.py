@@ -197,7 +197,7 @@ def timely_decision(
         why = f"; {REPLAY}: {replay.reason}" if replay else ""
         return rollout, Decision(Verdict.HOLD, f"needs approval: {slow}{why}", ITSELF)
     stage = first_stage(rules)
-    sooner = forecast_at_rate(expected.per_day / DAY_S, rules, rollout.subjects_before, stage)
+    sooner = forecast_at_rate(expected.per_day / DAY_S, rules, rollout.subjects_before, stage, rollout.cost)
     sooner = msgspec.structs.replace(sooner, seen_in_s=expected.seen_in_s)
     rollout = msgspec.structs.replace(rollout, strategy=CANARY, first_stage=stage, forecast=sooner)
     begins = f"begins at {rules.stages[stage].weight:.0%}, which takes about {sooner.days:.0f} days"

@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 
 from ratchet.bus.message import Cause, JsonObject, Value, decode
-from ratchet.canary_deployer.domain.estimates import Forecast, Horizon
+from ratchet.canary_deployer.domain.estimates import CostCap, Forecast, Horizon
 from ratchet.canary_deployer.domain.rollout_statistics import Statistics
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.subjects import SubjectsBefore
@@ -257,6 +257,8 @@ class Rollout(Value, frozen=True, kw_only=True, omit_defaults=True):
     """How long it was expected to take when it began; None where too little traffic allowed no forecast."""
     horizon: Annotated[Horizon | None, OPAQUE] = None
     """Frozen when it started; None before that: the setting holds."""
+    cost: Annotated[CostCap | None, OPAQUE] = None
+    """Whether cost is compared, up to what cap, and why; frozen when it started."""
     turn_seq: Count = 0
     """Last message of RL_TURNS that is in `statistics`."""
     reward_seq: Count = 0
@@ -292,7 +294,9 @@ class Rollout(Value, frozen=True, kw_only=True, omit_defaults=True):
         """The rules as they hold for this rollout: with what was frozen at its start."""
         share = 0.0 if rules.first_alone else self.subjects_before.mean_share
         horizon_s = rules.horizon_s if self.horizon is None else self.horizon.seconds
-        return replace(rules, horizon_s=horizon_s, mean_share=share)
+        cap_usd = self.cost.cap_usd if self.cost and rules.cost_cap_usd is None else None
+        frozen = replace(rules, horizon_s=horizon_s, mean_share=share)
+        return frozen if cap_usd is None else frozen.with_cost(cap_usd)
 
     @property
     def compared(self) -> Compared:
@@ -307,7 +311,7 @@ class Rollout(Value, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
-STATISTICS = frozenset({"statistics", "forecast", "horizon", "subjects_before"})
+STATISTICS = frozenset({"statistics", "forecast", "horizon", "cost", "subjects_before"})
 """JSON members of a record whose shapes change from version to version. The decisions stand in the others."""
 
 

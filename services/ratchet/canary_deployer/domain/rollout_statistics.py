@@ -197,6 +197,7 @@ class LiveStatistics:
     def _cohort_and_products(self, chunk: Chunk) -> tuple[Cohort, Floats]:
         known = self._computed.get(chunk.number)
         if known is None:
-            cohort = cohort_of(chunk, self.window.units if FIRST in self._tests.shares else None)
+            units = self.window.units if FIRST in self._tests.shares else None
+            cohort = cohort_of(chunk, units, self._tests.rules.cost_cap_usd)
             known = self._computed[chunk.number] = (cohort, self._tests.products(cohort))
         return known

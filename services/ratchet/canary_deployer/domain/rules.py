@@ -12,8 +12,15 @@ METRICS = (FAILURE, MISSED, REWARD, LATENCY)
 """Rollback compares known failures, missing outcomes, lost reward and relative latency."""
 PROMOTION_METRICS = (FAILURE, REWARD, LATENCY)
 """Metrics that promotion may compare; a missing outcome counts as a failure there, and as a reward of 0."""
-SHARES: Mapping[str, float] = {FAILURE: 4, MISSED: 2, REWARD: 3, LATENCY: 1}
-"""How the rollback test weighs its metrics, before the chosen ones are scaled to a sum of 1."""
+COST, OVER_CAP = "cost", "over_cap"
+COSTS = (COST, OVER_CAP)
+"""What a trajectory costs, cut at a cap that is frozen at the start, and whether it costs more than that: compared, by
+rollback and by promotion, where stable's history is priced (`estimates.py`)."""
+CHOICES = (*METRICS, COST)
+SHARES: Mapping[str, float] = {FAILURE: 4, MISSED: 2, REWARD: 3, LATENCY: 1, COST: 1, OVER_CAP: 1}
+"""How the rollback test weighs its metrics, before those that a rollout compares are scaled to a sum of 1."""
+COST_MARGIN = 0.25
+"""How much dearer, relative to stable's mean, still counts as not worse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +103,10 @@ class Rules:
     """once each arm has so many rated trajectories."""
     outcomes: bool = True
     """False: the role has no outcomes; the tests compare reward, latency and first calls, and an operator promotes."""
+    compares_cost: bool = True
+    """Whether cost is a metric of rollouts whose stable policy has enough priced trajectories."""
+    cost_cap_usd: float | None = None
+    """The cost that is a harm of 1; None: cost is not compared. A rollout freezes it (`estimates.py`)."""
     roles_without_outcomes: frozenset[str] = frozenset()
     roles_that_lose_users: frozenset[str] = frozenset()
     """Roles whose users leave after a failure: only the first trajectory of each subject counts."""
@@ -138,9 +149,24 @@ class Rules:
         """The canary's share of traffic while it is suspended."""
         return self.stages[0].weight if self.kept_small else 0.0
 
+    def with_cost(self, cap_usd: float) -> Rules:
+        """The rules with cost as a metric. The others keep their thresholds of promotion, and less of a rollback's."""
+        metrics, promoting = (*self.metrics, *COSTS), (*self.promotion_metrics, *COSTS)
+        return replace(self, cost_cap_usd=cap_usd, metrics=metrics, promotion_metrics=promoting)
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Of the error of the rollback's e-process, by metric; they sum to 1."""
+        total = sum(SHARES[name] for name in self.metrics)
+        return {name: SHARES[name] / total for name in self.metrics}
+
     def margin_of(self, metric: str) -> float:
-        """How much more harm still counts as not worse."""
-        return self.latency_margin if metric == LATENCY else self.margin
+        """How much more harm still counts as not worse; of cost relative to stable's."""
+        return {LATENCY: self.latency_margin, COST: COST_MARGIN}.get(metric, self.margin)
+
+    def tested_margin(self, metric: str) -> float:
+        """What the tests take off the difference of harms: cost's margin is folded into its harm (`cohorts.py`)."""
+        return 0.0 if metric == COST else self.margin_of(metric)
 
     @property
     def ceiling(self) -> float:

@@ -30,6 +30,7 @@ def summary(rollout: Rollout, rules: Rules, fault: str | None = None, late: str 
 
     `deadline_in_s`: for how long it may go on undecided; None when it does not gather evidence.
     """
+    rules = rollout.under(rules)
     running = rollout.state is State.RUNNING
     undecided = running or rollout.state is State.SUSPENDED
     members = {
@@ -53,6 +54,7 @@ def summary(rollout: Rollout, rules: Rules, fault: str | None = None, late: str 
         "last_hash": rollout.last_hash,
         "forecast": rollout.forecast.figures() if rollout.forecast else None,
         "horizon": msgspec.to_builtins(rollout.horizon),
+        "cost": msgspec.to_builtins(rollout.cost),
         "waiting_for": waiting_for(rollout, rules) if running or rollout.state is State.SOAKING else [],
         "stage_age_s": round(rollout.stage_age_s, 1),
         "deadline_in_s": round(max(0.0, rules.deadline_s - rollout.age_s), 1) if undecided else None,
@@ -70,6 +72,7 @@ def summary(rollout: Rollout, rules: Rules, fault: str | None = None, late: str 
 
 def evidence(rollout: Rollout, rules: Rules) -> JsonObject:
     """The figures behind a decision."""
+    rules = rollout.under(rules)
     figures: JsonObject = {"state": str(rollout.state), "strategy": rollout.strategy, "approval": rollout.approval}
     if rollout.gates:
         figures["gates"] = [msgspec.to_builtins(result) for result in rollout.gates]
@@ -77,6 +80,8 @@ def evidence(rollout: Rollout, rules: Rules) -> JsonObject:
         figures["forecast"] = rollout.forecast.figures()
     if rollout.horizon is not None:
         figures["horizon"] = msgspec.to_builtins(rollout.horizon)
+    if rollout.cost is not None:
+        figures["cost"] = msgspec.to_builtins(rollout.cost)
     if rollout.schedule:
         figures |= comparison(rollout.statistics, rules)
     return figures
@@ -87,7 +92,8 @@ def comparison(statistics: Statistics, rules: Rules) -> JsonObject:
 
     `mixed` trajectories were moved; tests count them with the value that is worst for a claim. `run` is a chance: its
     test is reached from above. A `difference` is how much more harm the canary does, stage by stage, and its `margin`
-    what still counts as not worse.
+    what still counts as not worse; of cost both are relative to stable's mean. `shares` are those of
+    `budget.evidence`, by metric.
     """
     shown, budget = statistics.evidence, rules.budget
     return {
@@ -113,6 +119,7 @@ def comparison(statistics: Statistics, rules: Rules) -> JsonObject:
             "coverage": rules.min_coverage,
         },
         "budget": dataclasses.asdict(budget),
+        "shares": {name: round(share, 4) for name, share in rules.shares.items()},
     }
 
 
@@ -170,7 +177,7 @@ def e_values(statistics: Statistics, rules: Rules) -> dict[str, dict[str, float]
 def traced(rollout: Rollout, now: datetime, rules: Rules) -> Rollout:
     """The rollout with its present e-values in its trail."""
     statistics = rollout.statistics
-    trail = statistics.trail.sampled(now, e_values(statistics, rules))
+    trail = statistics.trail.sampled(now, e_values(statistics, rollout.under(rules)))
     if trail is statistics.trail:
         return rollout
     return msgspec.structs.replace(rollout, statistics=msgspec.structs.replace(statistics, trail=trail))
@@ -204,4 +211,6 @@ def _arm(counts: ArmCounts) -> JsonObject:
         "engine_faults": counts.faulted,
         "negative_feedback": ratio(counts.negative, counts.rated, "no feedback"),
         "safety_violations": counts.violations,
+        "cost_usd": round(counts.cost_usd / counts.priced, 8) if counts.priced else "no prices",
+        "unpriced": counts.unpriced,
     }

@@ -19,6 +19,9 @@ one whose start comes twice counts at its first. From then on
   more outcomes to it: counted as missing these would be evidence against it. A bound is evidence for nothing;
 - a trajectory that was **moved** without a failure of its arm (a lapsed lease) stays, with the values that are worst
   for the claim (`cohorts.py`);
+- its **cost** is that of its calls within the horizon, retries and those of a fallback included, until its outcome is
+  known; after a failure that another policy repaired, until a score with an outcome comes, or the horizon ends. A
+  failed call without a price costs nothing; any other one without a price leaves the cost unknown;
 - its **subject** decides which unit it counts in, if any (`subjects.py`); a block is not folded for good while a unit
   that was opened in it may change.
 
@@ -47,6 +50,8 @@ reported, if ever, to a collector or a reward computer that was behind for too l
 
 SHORTEST_MS = 1e-3
 """A latency is at least this: no clock measures a shorter one."""
+DEAREST_USD = 1e9
+"""A call costs at most this, for the same reason."""
 LONGEST_MS = 1e9
 """A latency is at most this, eleven days: sums of it stay numbers that a record can hold."""
 MOST_OPEN = 200_000
@@ -79,6 +84,8 @@ class Terms(msgspec.Struct, frozen=True, array_like=True):
     latency: float = 0.5
     scale_ms: float | None = None
     """None: no latency was known yet, so the tests leave this trajectory's out."""
+    cost: float = 0.05
+    """As a share of the cap, four times what .99 of trajectories cost: about what a mean one does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +108,8 @@ class Call:
     """When it had an answer, or had failed."""
     fault: str | None = None
     """What the engine did wrong, where it failed by it, as in turns: `UNSERVED`, `BROKE`."""
+    cost_usd: float | None = None
+    """None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +166,31 @@ class Trajectory(msgspec.Struct, array_like=True):
     """Empty: it is its own."""
     place: int = 0
     """In its subject's unit; 0 opened it, `UNCOUNTED` counts in none."""
+    cost_usd: float | None = None
+    """Of its calls so far whose cost is known; None: there was none."""
+    unpriced: bool = False
+    """The cost of one of its calls is unknown."""
+    spending: bool = False
+    """Its outcome has settled and its cost has not: a fallback goes on for it."""
 
     @property
     def done(self) -> bool:
         """Whether no value that a test uses will change any more."""
-        return self.outcome in (MOVED, UNSCORED) or (self.outcome != PENDING and self.first is not None)
+        if self.outcome in (MOVED, UNSCORED):
+            return True
+        return self.outcome != PENDING and self.first is not None and not self.spending
+
+    @property
+    def priced(self) -> bool:
+        """Whether the cost of all its calls is known so far, and there was one."""
+        return self.cost_usd is not None and not self.unpriced
+
+    def pay(self, call: Call) -> None:
+        """Take in what a call cost."""
+        if call.cost_usd is None:
+            self.unpriced = True
+        else:
+            self.cost_usd = (self.cost_usd or 0.0) + min(call.cost_usd, DEAREST_USD)
 
     @property
     def broken(self) -> bool:
@@ -215,6 +244,12 @@ class ArmCounts(msgspec.Struct):
     rated: int = 0
     negative: int = 0
     violations: int = 0
+    priced: int = 0
+    """Trajectories whose cost has settled and is known."""
+    cost_usd: float = 0.0
+    """Their sum."""
+    unpriced: int = 0
+    """Those whose cost has settled and is unknown."""
 
     @property
     def reward_mean(self) -> float | None:
@@ -264,7 +299,7 @@ class Batch:
 def started_of(start: Start, stored_at: float) -> Started:
     """A start as the fold sees it."""
     known = start.centres or {}
-    centres = {name: known[name] for name in ("reward", "loss", "failure", "latency") if name in known}
+    centres = {name: known[name] for name in ("reward", "loss", "failure", "latency", "cost") if name in known}
     return Started(
         trajectory_id=start.trajectory_id,
         at=stored_at,
@@ -292,6 +327,7 @@ def call_of(turn: TurnSummary, stored_at: float) -> Call:
         began=began,
         ended=began + (turn.latency_ms or 0.0) / 1000,
         fault=turn.fault,
+        cost_usd=0.0 if turn.cost_usd is None and turn.failed else turn.cost_usd,
     )
 
 
@@ -465,10 +501,15 @@ class Window:
             return
         chunk, one = place
         own = (CANARY, compared.canary_version) if one.canary else (STABLE, compared.stable_version)
+        timely = call.at <= one.since + rules.horizon_s
+        if (call.arm, call.version) != own and one.outcome == PENDING:
+            one.rated = one.violated = True
+            one.spending = one.broken
+            self._settle(chunk, one, *((FAILED, 0.0) if one.broken else (MOVED, None)))
+        if timely and (one.spending or one.outcome == PENDING):
+            one.pay(call)
+            self._touch(chunk, one)
         if (call.arm, call.version) != own:
-            if one.outcome == PENDING:
-                one.rated = one.violated = True
-                self._settle(chunk, one, *((FAILED, 0.0) if one.broken else (MOVED, None)))
             return
         counts = self.arm(one.canary)
         counts.calls += 1
@@ -477,7 +518,6 @@ class Window:
         if call.fault is not None and not one.faulted:
             one.faulted = True
             counts.faulted += 1
-        timely = call.at <= one.since + rules.horizon_s
         if call.first and one.first is None and timely and call.fault != UNSERVED:
             one.first = int(call.error or call.hung)
         if one.outcome == PENDING:
@@ -500,10 +540,15 @@ class Window:
             one.violated = True
             counts.violations += 1
             self.changed.add(chunk.number)
-        if one.outcome != PENDING or score.at > one.since + rules.horizon_s:
+        ends = score.success is not None or not rules.outcomes
+        if score.at > one.since + rules.horizon_s:
+            return
+        if one.outcome != PENDING:
+            if ends:
+                self._end_spending(chunk, one)
             return
         one.violation |= score.violation
-        if score.success is not None or not rules.outcomes:
+        if ends:
             self._settle(chunk, one, FAILED if score.success is False else SUCCESS, score.reward)
         elif one.reward is None:
             one.reward = score.reward
@@ -524,7 +569,25 @@ class Window:
         if one.calls:
             counts.timed += 1
             counts.log_latency += math.log(max(one.latency_ms / one.calls, SHORTEST_MS))
+        if not one.spending:
+            self._count_cost(one)
         self._touch(chunk, one)
+
+    def _count_cost(self, one: Trajectory) -> None:
+        """The cost of a trajectory has settled: for operators. One that was moved says nothing of its arm's cost."""
+        if one.outcome in (MOVED, UNSCORED):
+            return
+        counts = self.arm(one.canary)
+        counts.priced += one.priced
+        counts.unpriced += not one.priced
+        counts.cost_usd += (one.cost_usd or 0.0) * one.priced
+
+    def _end_spending(self, chunk: Chunk, one: Trajectory) -> None:
+        """Nothing more is spent on a trajectory that a fallback went on with."""
+        if one.spending:
+            one.spending = False
+            self._count_cost(one)
+            self._touch(chunk, one)
 
     def _settle_overdue(self, batch: Batch, rules: Rules) -> None:
         """Settle trajectories that are past the horizon. Chunks are in the order of starts."""
@@ -543,6 +606,7 @@ class Window:
                 if trajectory.first is None:
                     trajectory.first = 1
                     self._touch(chunk, trajectory)
+                self._end_spending(chunk, trajectory)
                 if trajectory.outcome == PENDING and trajectory.since < scored:
                     self._settle(chunk, trajectory, MISSING, None)
                 elif trajectory.outcome == PENDING and trajectory.since < now - rules.patience_s:

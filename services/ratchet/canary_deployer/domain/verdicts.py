@@ -24,7 +24,7 @@ from ratchet.canary_deployer.domain.cohorts import FIRST_CALL, SAFETY
 from ratchet.canary_deployer.domain.evidence import COMBINED, FAR_WORSE, SAMPLE_RATIO
 from ratchet.canary_deployer.domain.gating import STRATEGIES
 from ratchet.canary_deployer.domain.rollout import ITSELF, WITH_TRAFFIC, Decision, Rollout, State, Verdict
-from ratchet.canary_deployer.domain.rules import Rules, threshold
+from ratchet.canary_deployer.domain.rules import COST, Rules, threshold
 from ratchet.canary_deployer.domain.subjects import FEWEST_SUBJECTS
 
 FEEDBACK, UNANNOUNCED = "negative_feedback", "unannounced"
@@ -41,6 +41,7 @@ FEWEST_UNANNOUNCED = 20
 
 def decide(rollout: Rollout, rules: Rules) -> Decision | None:
     """The decision that is due now; None when none is. Rolling back comes before everything else."""
+    rules = rollout.under(rules)
     alarm = _alarm(rollout, rules)
     if alarm is not None:
         return Decision(Verdict.ROLL_BACK, alarm, ITSELF)
@@ -80,6 +81,7 @@ def waiting_for(rollout: Rollout, rules: Rules) -> list[str]:
 
     A strategy that begins with the soak promotes without evidence for promotion; any other must still have it.
     """
+    rules = rollout.under(rules)
     if in_soak(rollout, rules):
         lost = [] if STRATEGIES[rollout.strategy] is State.SOAKING else _missing_proof(rollout, rules)
         return [*_soak_time_left(rollout, rules), *lost, *_engine_faults(rollout)]
@@ -101,7 +103,7 @@ def waiting_for(rollout: Rollout, rules: Rules) -> list[str]:
 
 def proven(rollout: Rollout, rules: Rules) -> bool:
     """Whether the evidence suffices for a promotion."""
-    return not _missing_proof(rollout, rules)
+    return not _missing_proof(rollout, rollout.under(rules))
 
 
 def concerns(rollout: Rollout, rules: Rules) -> Mapping[str, str]:
@@ -256,9 +258,9 @@ def _missing_proof(rollout: Rollout, rules: Rules) -> list[str]:
     if not evidence.varies:
         flat.append("any trajectory that differs from the others")
     worse = [
-        f"{name} is {value:.3f} worse, the margin is {rules.margin_of(name):g}"
+        f"{name} is {f'{value:.0%} higher' if name == COST else f'{value:.3f} worse'}, the margin is {margin:g}"
         for name, value in evidence.differences.items()
-        if value > rules.margin_of(name)
+        if value > (margin := rules.margin_of(name))
     ]
     seen = rollout.statistics.subjects
     few = [f"{seen} of {FEWEST_SUBJECTS} subjects: fewer say nothing of others"] if seen < FEWEST_SUBJECTS else []

@@ -150,7 +150,8 @@ class ModelRollout(Message, frozen=True, kw_only=True, omit_defaults=True):
     from_version: Count | None = None
     """Version that serves; absent for the first policy of a role."""
     e_values: dict[str, dict[str, Amount]] | None = None
-    """By test (`rollback`, `promotion`), then by metric (`failure`, `reward`, `latency`, `combined`)."""
+    """By test (`rollback`, `promotion`), then by metric (`failure`, `reward`, `latency`, `cost`, `over_cap`,
+    `combined`)."""
     samples: dict[str, Count] | None = None
     """Trajectories by arm."""
     margin: Amount | None = None

@@ -183,6 +183,8 @@ class TurnSummary(Value, frozen=True, kw_only=True, omit_defaults=True):
     """What the engine did wrong, as in `EngineInfo`."""
     unapplied: bool = False
     """Whether the agent had asked for the policy's bundle, and this call does not say that it has applied it."""
+    cost_usd: Amount | None = None
+    """As in the turn; absent where it is unknown."""
 
 
 BY_GATEWAY, BY_AGENT, NOT_APPLIED = "gateway", "agent", "none"
@@ -331,4 +333,5 @@ class Turn(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
             latency_ms=self.latency_ms,
             fault=self.engine.fault,
             unapplied=self.applied_by == NOT_APPLIED,
+            cost_usd=self.cost_usd,
         )

@@ -19,6 +19,7 @@ from ratchet.core.contract.http.models import (
     ReplayRequestsOut,
     RoleModelsOut,
     TrainingOut,
+    TrajectoryCostsOut,
 )
 from ratchet.core.errors import NotFound
 from ratchet.core.rules.access import KeyScope
@@ -33,7 +34,11 @@ Version = Annotated[int, Field(ge=0, lt=2**31)]
 Stage = Literal["staging", "production", "archived"] | None
 Status = Literal["pending", "training", "ready", "failed"] | None
 HISTORY = timedelta(days=7)
-"""How far back outcomes are looked at."""
+"""How far back outcomes and costs are looked at."""
+LONGEST = timedelta(hours=6)
+"""No horizon is longer: later calls of a trajectory are no part of its cost."""
+SILENT = timedelta(minutes=10)
+"""Younger trajectories may go on: the collector takes one that is silent for so long as ended."""
 UNMADE = 20
 """Longest list of jobs that have made no policy."""
 UNKNOWN: Mapping[int, str] = {404: "There is no such role or policy."}
@@ -56,6 +61,7 @@ class ModelRoutes:
         api.route("GET", one, self.get_model, scope=KeyScope.VIEW, errors=UNKNOWN)
         api.route("GET", f"{one}/lineage", self.get_lineage, scope=KeyScope.VIEW, errors=UNKNOWN)
         api.route("GET", f"{one}/outcome-times", self.get_outcome_times, scope=KeyScope.VIEW, errors=UNKNOWN)
+        api.route("GET", f"{one}/costs", self.get_costs, scope=KeyScope.VIEW, errors=UNKNOWN)
         api.route("GET", "/v1/replay/prompts", self.get_replay_prompts, scope=KeyScope.VIEW, errors=NO_REPLAY)
         api.route("GET", "/v1/replay/requests", self.get_recorded_requests, scope=KeyScope.VIEW)
 
@@ -135,6 +141,21 @@ class ModelRoutes:
             role, version, since=since, until=until, within_s=within_s, limit=limit
         )
         return OutcomeTimesOut(role=role, version=version, since=since, until=until, within_s=within_s, seconds=seconds)
+
+    async def get_costs(
+        self,
+        role: Role,
+        version: Version,
+        limit: Annotated[int, Field(ge=1, le=10_000, description="How many trajectories at most.")] = 2_000,
+    ) -> TrajectoryCostsOut:
+        """What trajectories of a policy cost lately: what a rollout's cap of costs is set by."""
+        await self.registry.policies.get_policy(role, version)
+        until = self.now() - SILENT
+        since = until - HISTORY
+        costs = await self.registry.history.trajectory_costs(
+            role, version, since=since, until=until, within_s=LONGEST.total_seconds(), limit=limit
+        )
+        return TrajectoryCostsOut(role=role, version=version, since=since, until=until, costs_usd=costs)
 
     async def get_replay_prompts(
         self,

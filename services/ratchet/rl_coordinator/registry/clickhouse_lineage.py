@@ -76,6 +76,30 @@ ORDER BY s.began DESC
 LIMIT {limit:UInt32}
 """
 """How long outcomes took, from the start to the first reward that knows the outcome: the newest ones."""
+_COSTS = """
+SELECT if(countIf(usd IS NULL) > 0, NULL, sum(usd)) AS cost
+FROM (
+    SELECT trajectory_id, called, usd, min(called) OVER (PARTITION BY trajectory_id) AS began
+    FROM (
+        SELECT trajectory_id, any(at) AS called, any(if(error IS NULL, cost_usd, ifNull(cost_usd, 0))) AS usd
+        FROM turns
+        WHERE role = {role:String} AND trajectory_id IN (
+            SELECT trajectory_id FROM turns
+            WHERE role = {role:String} AND ingested_at > {since:DateTime64(3)} AND policy_version = {version:UInt32}
+                AND arm = 'stable'
+            GROUP BY trajectory_id
+            HAVING min(at) > {since:DateTime64(3)} AND min(at) <= {until:DateTime64(3)}
+            ORDER BY min(at) DESC
+            LIMIT {limit:UInt32}
+        )
+        GROUP BY trajectory_id, event_id
+    )
+)
+WHERE dateDiff('second', began, called) <= {within_s:Float64}
+GROUP BY trajectory_id
+ORDER BY min(began) DESC
+"""
+"""What trajectories cost, the newest ones. They are found by the projection `by_storing`, and read by their ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +154,18 @@ class PolicyHistory:
         bounds = {"since": since, "until": until, "within_s": within_s, "limit": limit}
         rows = await self._warehouse.rows(_OUTCOME_TIMES, {"role": role, "version": version, **bounds})
         return [float(row["seconds"]) for row in rows]
+
+    async def trajectory_costs(
+        self, role: str, version: int, *, since: datetime, until: datetime, within_s: float, limit: int
+    ) -> list[float | None]:
+        """What trajectories that a policy answered cost, newest first; None for one with a call without a price.
+
+        Counts trajectories that started between `since` and `until`, and their calls of the first `within_s`. A failed
+        call without a price costs nothing.
+        """
+        bounds = {"since": since, "until": until, "within_s": within_s, "limit": limit}
+        rows = await self._warehouse.rows(_COSTS, {"role": role, "version": version, **bounds})
+        return [None if row["cost"] is None else float(row["cost"]) for row in rows]
 
     async def _rows_by_ids(self, sql: str, role: str, ids: Sequence[str], **bounds: datetime) -> list[Row]:
         rows: list[Row] = []

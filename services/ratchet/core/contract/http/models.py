@@ -65,6 +65,19 @@ class OutcomeTimesOut(Answer, frozen=True, kw_only=True):
     """Of those known within `within_s`, newest first."""
 
 
+class TrajectoryCostsOut(Answer, frozen=True, kw_only=True):
+    """What trajectories of one policy cost, with all their calls."""
+
+    role: str
+    version: int
+    since: Instant
+    """Trajectories that started between then ..."""
+    until: Instant
+    """... and then."""
+    costs_usd: list[float | None]
+    """Newest first; null where a call that did not fail has no price."""
+
+
 class TrainingOut(Answer, frozen=True, kw_only=True):
     """A job that has not made a policy (yet)."""
 

@@ -98,6 +98,24 @@ class HorizonOut(Value, frozen=True, kw_only=True, omit_defaults=True):
     """The time within which .99 of them were known."""
 
 
+class CostOut(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """Whether the cost of trajectories is compared, and up to what cap; frozen when the rollout starts."""
+
+    cap_usd: float | None = None
+    """A trajectory that costs so much, or more, does a harm of 1; absent: cost is not compared."""
+    basis: str
+    """Where the cap comes from, or why cost is not compared, in words."""
+    trajectories: int = 0
+    """How many of stable's trajectories of the last week had a price."""
+    quantile_usd: float | None = None
+    """What .99 of them cost at most."""
+    mean_usd: float | None = None
+    growth: float | None = None
+    """Of the logarithm of the promotion e-value by cost, for each weighted trajectory, if the canary costs the same."""
+    more_evidence: float | None = None
+    """How much more evidence a rollback by one of the other metrics needs than without cost: .04 is 4 %."""
+
+
 class ArmOut(Answer, frozen=True, kw_only=True):
     """The outcomes of an arm's trajectories. A share of nothing is a text, such as `no trajectories`."""
 
@@ -115,6 +133,10 @@ class ArmOut(Answer, frozen=True, kw_only=True):
     """Trajectories of which an engine failed a call: that is no policy's failure."""
     negative_feedback: float | str
     safety_violations: int
+    cost_usd: float | str = "no prices"
+    """Mean cost of the trajectories whose cost has settled and is known."""
+    unpriced: int = 0
+    """Those whose cost has settled and is unknown: a call has no price."""
     unannounced: int = 0
     """Trajectories of the canary that have calls and no start that counts: they are in no statistic."""
 
@@ -142,7 +164,10 @@ class ShareDifferenceOut(Answer, frozen=True, kw_only=True):
 
 
 class DifferenceOut(Answer, frozen=True, kw_only=True):
-    """How much more harm the canary does by one metric, and the margin within which it counts as not worse."""
+    """How much more harm the canary does by one metric, and the margin within which it counts as not worse.
+
+    Of `cost` both are relative to stable's mean: -.2 is 20 % cheaper.
+    """
 
     difference: float
     margin: float
@@ -200,6 +225,8 @@ class RolloutOut(Answer, frozen=True, kw_only=True):
     forecast: ForecastOut | None
     """Null: too little traffic for a forecast."""
     horizon: HorizonOut | None
+    cost: CostOut | None = None
+    """Null before its gates are passed, and for the first policy of a role."""
     candidate: ServedPolicy
     stable: ServedPolicy | None
     """The policy that it is compared with; null for the first policy of a role."""
@@ -232,6 +259,8 @@ class RolloutOut(Answer, frozen=True, kw_only=True):
     """The threshold of each test; `run` is reached from above."""
     budget: dict[str, float]
     """By test: the probability with which it may roll back a canary that is not worse."""
+    shares: dict[str, float] = msgspec.field(default_factory=dict[str, float])
+    """By metric: its share of the budget's `evidence`, fixed before the rollout."""
     pending: int
     """Trajectories whose outcome is not settled."""
     subjects: SubjectsOut
