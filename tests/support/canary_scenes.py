@@ -307,10 +307,10 @@ def _inverse_erf(values: Floats) -> Floats:
 def cost_factor(tail: str, times: float) -> float:
     """By what the canary's costs are multiplied so that, cut at the cap, their mean is so many times stable's."""
     costs = _in_caps(tail, (np.arange(200_000) + 0.5) / 200_000)
-    wanted, low, high = times * np.minimum(costs, 1).mean(), 0.0, 100.0
+    goal, low, high = times * np.minimum(costs, 1).mean(), 0.0, 100.0
     for _ in range(50):
         middle = (low + high) / 2
-        low, high = (middle, high) if np.minimum(middle * costs, 1).mean() < wanted else (low, middle)
+        low, high = (middle, high) if np.minimum(middle * costs, 1).mean() < goal else (low, middle)
     return high
 
 

@@ -161,7 +161,7 @@ def test_cap_is_four_times_the_dearest_of_a_hundred() -> None:
         ),
     ],
 )
-def test_cost_is_off_where_history_says_too_little(costs: list[float | None], basis: str) -> None:
+def test_cost_is_off_where_history_is_too_short(costs: list[float | None], basis: str) -> None:
     cap = measured_cost(costs, RULES)
     assert (cap.cap_usd, cap.basis) == (None, basis)
 
@@ -224,7 +224,7 @@ def proof_missing(rollout: Rollout, rules: Rules) -> list[str]:
     return waiting_for(msgspec.structs.replace(rollout, stage=len(rules.stages) - 1), rules)
 
 
-async def test_without_the_coordinator_cost_is_off_and_status_says_so() -> None:
+async def test_without_the_coordinator_cost_is_off_with_the_reason() -> None:
     world = CanaryWorld(quick_rules())
     world.history.fault = Unavailable("the coordinator is away")
     off = await started(world)
