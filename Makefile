@@ -201,9 +201,8 @@ test-all: test test-slow ## `make test`, then stacks, kills, models, the whole l
 
 nightly: test-all test-clients test-ray test-trackers test-tasks walk-guides simulate learning bench-learning ## everything that takes hours
 
-simulate: $(STAMP) ## how often the canary errs and how soon it is rolled back: 5,000 rollouts a scene, hours
-	$(BIN)/python -m tests.bench.simulate_canary
-	$(BIN)/python -m tests.bench.simulate_canary --only subjects --rollouts 1000
+simulate: $(STAMP) ## how often the canary errs and how soon it is rolled back: 5,000 rollouts a scene, days; goes on where it was stopped
+	$(BIN)/python -m tests.bench.simulate_canary --report docs/canary-simulation.md
 
 bench-train: $(STAMP) ## a train step beside TRL's, padded and by length: minutes (ARGS=--help)
 	@$(BIN)/python -m tests.bench.bench_train $(ARGS)

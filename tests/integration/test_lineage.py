@@ -19,7 +19,7 @@ from ratchet.bus.message import Cause, named_id
 from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.app import build as build_deployer
 from ratchet.canary_deployer.settings import Settings as DeployerSettings
-from ratchet.core.contract import Feedback, Message, PolicyClaim, Reward, Start
+from ratchet.core.contract import Feedback, Message, PolicyClaim, Reward, Start, Turn
 from ratchet.core.contract.policy_manifest import PolicyManifest
 from ratchet.core.contract.state import JOBS, POLICIES, Job, PolicyVersion, Route, ServedPolicy
 from ratchet.core.contract.training import Artifacts
@@ -34,6 +34,7 @@ from ratchet.reward_computer.settings import Settings as RewardSettings
 from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
 from tests.support.coordinator import ROLE, Workshop, coordinating, played, stored, tid
+from tests.support.messages import turn
 from tests.support.preferences import preferred
 from tests.support.running import connected, prepared_objects, prepared_warehouse, running, running_app
 from tests.support.scoring_engine import ScoringEngine
@@ -340,6 +341,45 @@ async def test_the_registry_lists_and_filters_versions(shared_settings: SharedSe
         assert [(job["training_job_id"], job["algorithm"]) for job in role["training"]] == [
             (waiting["training_job_id"], "rloo")
         ]
+
+
+async def test_costs_of_a_policys_trajectories_sum_their_calls(shared_settings: SharedSettings, bus: Bus) -> None:
+    """The newest first; a failed call without a price costs nothing, another one leaves the cost unknown."""
+    began = bus.now() - timedelta(hours=12)
+    stable = PolicyClaim(role=ROLE, version=1, digest="a" * 64, arm="stable", weight=0.0)
+
+    def called(name: str, minutes: float, index: int, cost_usd: float | None, **changes: Any) -> Turn:
+        at = began + timedelta(minutes=minutes)
+        plain: dict[str, Any] = {"role": ROLE, "policy": stable, "timestamp": at, "cost_usd": cost_usd}
+        return turn(name, index, **(plain | changes))
+
+    other = msgspec.structs.replace(stable, version=2)
+    facts: list[Message] = [
+        called("retried", 0, 0, 0.25),
+        called("retried", 1, 1, None, error="engine away", response=None),
+        called("retried", 2, 2, 0.5),
+        called("retried", 7 * 60, 3, 4.0),
+        called("unpriced", 10, 0, 0.25),
+        called("unpriced", 11, 1, None),
+        called("free", 20, 0, 0.0),
+        called("young", 12 * 60 - 5, 0, 1.0),
+        called("of another policy", 30, 0, 1.0, policy=other),
+        called("of an evaluation", 30, 0, 1.0, policy=msgspec.structs.replace(stable, arm="pinned")),
+    ]
+    async with prepared_warehouse(shared_settings) as warehouse, coordinating(shared_settings, bus) as workshop:
+        async with running_app(build_collector(CollectorSettings(shared=shared_settings, linger_s=0.01))):
+            await bus.publish_all(facts)
+
+            async def all_there() -> bool:
+                rows = await warehouse.rows("SELECT uniqExact(event_id) AS n FROM turns")
+                return rows[0]["n"] == len(facts)
+
+            await eventually(all_there)
+        await put(bus, registered(1, stage="stable"), stable=1)
+        path = f"/v1/models/{ROLE}/1/costs"
+        costs = (await workshop.api.get(path)).json()
+        assert costs.get("costs_usd") == [0.0, None, 0.75], costs
+        assert (await workshop.api.get(path, params={"limit": 1})).json()["costs_usd"] == [0.0]
 
 
 async def test_outcome_times_are_measured_from_the_start_to_the_first_known_outcome(

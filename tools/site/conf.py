@@ -54,7 +54,7 @@ PARTS = {
         "docs/guides/vllm",
         "docs/learning",
         "docs/training-speed",
-        "docs/canary-subjects",
+        "docs/canary-simulation",
     ),
     "Operation": ("docs/guides/operator", "docs/guides/console", "docs/operations", "docs/guarantees", "docs/SECURITY"),
     "To look up": ("docs/cli", "docs/settings", "docs/api/client", "docs/api/http", "docs/api/training"),

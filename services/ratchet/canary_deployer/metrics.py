@@ -14,6 +14,7 @@ from ratchet.core.contract import Message, ModelDeployed
 DEPLOYMENTS = Counter("agent_rl_model_deployments_total", "Changes of a policy's state.", ["status"])
 TRAFFIC = Gauge("agent_rl_model_traffic_percentage", "Share of new trajectories, 0..100.", ["model_version"])
 REWARD_MEAN = Gauge("agent_rl_model_reward_mean", "Mean reward during the rollout.", ["model_version"])
+COST_MEAN = Gauge("agent_rl_model_cost_usd", "Mean cost of a trajectory during the rollout.", ["model_version"])
 ERROR_RATE = Gauge("agent_rl_model_error_rate", "Share of calls that ended in an error.", ["model_version"])
 ERRORS = Counter("agent_rl_model_errors_total", "Calls that ended in an error.", ["model_version"])
 ENGINE_FAULTS = Gauge(
@@ -88,5 +89,7 @@ def _show_arm(name: str, counts: ArmCounts) -> None:
     ERRORS.labels(name)
     if counts.reward_mean is not None:
         REWARD_MEAN.labels(name).set(counts.reward_mean)
+    if counts.cost_mean is not None:
+        COST_MEAN.labels(name).set(counts.cost_mean)
     if counts.error_rate is not None:
         ERROR_RATE.labels(name).set(counts.error_rate)

@@ -19,7 +19,15 @@ from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.ids import LATEST
 from ratchet.cli.options import HERE, AsJson, Directory, DryRun, OptionalRoleArgument, RoleArgument, checked_role
 from ratchet.cli.output import console, print_answer, print_dry_run, print_facts, print_section, print_table
-from ratchet.core.contract.http.rollouts import ArmOut, AuditOut, RolloutOut, RolloutsOut, SubjectsOut
+from ratchet.core.contract.http.rollouts import (
+    ArmOut,
+    AuditOut,
+    CostOut,
+    DifferenceOut,
+    RolloutOut,
+    RolloutsOut,
+    SubjectsOut,
+)
 from ratchet.core.errors import Conflict, NotFound
 from ratchet.core.stores.history import Decision, History
 
@@ -296,6 +304,8 @@ def show_one(rollout: RolloutOut) -> None:
     if (horizon := rollout.horizon) is not None:
         basis = f"an outcome that has not come after {horizon.seconds:g} s is missing ({horizon.basis})"
         console.print(f"horizon: {basis}", markup=False)
+    if rollout.cost is not None:
+        show_cost(rollout.cost, rollout.differences.get("cost"))
     show_subjects(rollout.subjects)
     if rollout.parked:
         console.print(f"the queue is parked: `ratchet rollout resume {rollout.role}` lets it go on", markup=False)
@@ -309,6 +319,23 @@ def show_one(rollout: RolloutOut) -> None:
         console.print(rollout.late, markup=False)
     for reason in rollout.waiting_for:
         console.print(f"waiting for {reason}", markup=False)
+
+
+def show_cost(cost: CostOut, difference: DifferenceOut | None) -> None:
+    """Whether cost is compared, what that costs the other metrics, and how much dearer the canary is."""
+    if cost.cap_usd is None:
+        console.print(f"cost: not compared ({cost.basis})", markup=False)
+        return
+    console.print(f"cost: compared up to {cost.cap_usd:.3g} USD a trajectory ({cost.basis})", markup=False)
+    if cost.more_evidence is not None:
+        console.print(f"a rollback by another metric needs {cost.more_evidence:.0%} more evidence than without cost")
+    if difference is not None and difference.low is not None and difference.high is not None:
+        seen, low, high = (_dearer(value) for value in (difference.difference, difference.low, difference.high))
+        console.print(f"the canary is {seen}: between {low} and {high} with 95 %, at every look; this decides nothing")
+
+
+def _dearer(share: float) -> str:
+    return f"{abs(share):.0%} {'dearer' if share > 0 else 'cheaper'}"
 
 
 def show_subjects(subjects: SubjectsOut) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from prometheus_client import REGISTRY
 
 from ratchet.canary_deployer import metrics
@@ -25,11 +26,12 @@ async def test_a_rollout_shows_traffic_reward_and_errors_of_both_policies() -> N
     one = "0190a4f0-0000-7000-8000-000000000001"
     world.bus.arrive([start_of(one, "canary", 2, 0.1, await world.route())])
     world.bus.arrive([turn_of(one, "canary", 2, 0.1, error="engine away")])
-    await world.play(100, 1.0, 1.0)
+    await world.play(100, 1.0, 1.0, costs_usd=(0.01, 0.02))
     assert value("agent_rl_model_deployments_total", status="canary") == canaries + 1
     assert value("agent_rl_model_traffic_percentage", model_version=canary) == 10
     assert value("agent_rl_model_traffic_percentage", model_version=stable) == 90
     assert round(value("agent_rl_model_reward_mean", model_version=stable) or 0, 6) == 0.85
+    assert value("agent_rl_model_cost_usd", model_version=stable) == pytest.approx(0.01)
     assert (value("agent_rl_model_error_rate", model_version=canary) or 0) > 0
     assert value("agent_rl_model_errors_total", model_version=canary) == errors + 1
     assert value("agent_rl_model_benchmark_score", model_version=canary, task_type="heldout") == 0.75

@@ -88,3 +88,16 @@ def test_a_rollout_is_shown_with_its_evidence(capsys: pytest.CaptureFixture[str]
         "waiting for 40 of 200 canary trajectories in this stage",
     ):
         assert words in output
+
+
+def test_cost_is_shown_with_what_it_takes_and_how_much_dearer(capsys: pytest.CaptureFixture[str]) -> None:
+    show_one(rollout())
+    output = " ".join(capsys.readouterr().out.split())
+    assert "cost: compared up to 0.24 USD a trajectory (4 times the 0.06 USD" in output
+    assert "a rollback by another metric needs 4% more evidence than without cost" in output
+    assert "the canary is 21% cheaper: between 44% cheaper and 6% dearer" in output
+
+
+def test_cost_that_is_not_compared_has_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    show_one(rollout(cost={"basis": "12 of 100 priced trajectories of stable are known from before"}))
+    assert "cost: not compared (12 of 100 priced trajectories" in capsys.readouterr().out

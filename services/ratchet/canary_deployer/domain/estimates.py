@@ -227,7 +227,7 @@ def measured_cost(costs_usd: Sequence[float | None], rules: Rules) -> CostCap:
 
 def no_cost(why: str, priced: int = 0) -> CostCap:
     """Cost is not compared, and why."""
-    return CostCap(basis=f"not compared: {why}", trajectories=priced)
+    return CostCap(basis=why, trajectories=priced)
 
 
 def _growth(costs: Sequence[float], unknown: float) -> float | None:

@@ -211,6 +211,6 @@ def _arm(counts: ArmCounts) -> JsonObject:
         "engine_faults": counts.faulted,
         "negative_feedback": ratio(counts.negative, counts.rated, "no feedback"),
         "safety_violations": counts.violations,
-        "cost_usd": round(counts.cost_usd / counts.priced, 8) if counts.priced else "no prices",
+        "cost_usd": round(counts.cost_mean, 8) if counts.cost_mean is not None else "no prices",
         "unpriced": counts.unpriced,
     }

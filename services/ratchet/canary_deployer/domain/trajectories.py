@@ -256,6 +256,10 @@ class ArmCounts(msgspec.Struct):
         return self.reward_total / self.rewarded if self.rewarded else None
 
     @property
+    def cost_mean(self) -> float | None:
+        return self.cost_usd / self.priced if self.priced else None
+
+    @property
     def error_rate(self) -> float | None:
         return self.errors / self.calls if self.calls else None
 
