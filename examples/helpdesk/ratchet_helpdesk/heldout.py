@@ -39,7 +39,12 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 def held_out_file(world: World, count: int, seed: int) -> bytes:
     """The lines of a task file: so many held-out tickets of a world, and their seed."""
-    lines = [_line(world, task, number) for number, task in enumerate(world.draw_tasks(HELD_OUT, count, seed), 1)]
+    return task_file(world, HELD_OUT, count, seed)
+
+
+def task_file(world: World, split: str, count: int, seed: int) -> bytes:
+    """The same of either split."""
+    lines = [_line(world, task, number) for number, task in enumerate(world.draw_tasks(split, count, seed), 1)]
     return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
 
 
@@ -94,4 +99,4 @@ class _Conversation:
         )
 
 
-__all__ = ["GREEDY", "SAMPLED", "TEMPERATURES", "Answer", "build", "held_out_file"]
+__all__ = ["GREEDY", "SAMPLED", "TEMPERATURES", "Answer", "build", "held_out_file", "task_file"]

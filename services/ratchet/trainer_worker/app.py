@@ -26,6 +26,7 @@ from ratchet.bus.received import Received
 from ratchet.core.contract import TrainingDispatch
 from ratchet.core.contract.state import JOBS, Job
 from ratchet.core.errors import ConfigError, MissingExtra
+from ratchet.core.rules.algorithms import PROMPTS
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.runtime import App, Component
 from ratchet.core.stores.objects import Objects
@@ -39,7 +40,7 @@ from ratchet.trainer_worker.slots import Slot, gpus_of_slots, visible_gpus
 
 NAME = "trainer_worker"
 REQUIRED = ("torch", "transformers", "peft")
-"""Modules of the extra `trainer`, which only the child process imports."""
+"""Modules of the extra `trainer`, which only the child process imports. Workers of the pool `prompts` need another."""
 RAY_CHILD = "ratchet.trainer_worker.training.ray_child"
 OWN_CLUSTER = "local"
 """What Ray calls a cluster that a process starts for itself."""
@@ -82,9 +83,9 @@ def own_directory(path: Path) -> Generator[None]:
 def assembled(settings: Settings, timing: Timing, bus: Bus, objects: Objects) -> App:
     """The worker on connections that are open."""
     jobs = Bucket(bus, JOBS, Job)
-    on_ray = settings.engine == "ray"
-    extras = "trainer,ray" if on_ray else "trainer"
-    required = (*REQUIRED, "ray") if on_ray else REQUIRED
+    on_ray, searches = settings.engine == "ray", settings.pool == PROMPTS
+    extras = "prompts" if searches else "trainer,ray" if on_ray else "trainer"
+    required = ("gepa",) if searches else (*REQUIRED, "ray") if on_ray else REQUIRED
     missing = [name for name in required if importlib.util.find_spec(name) is None]
     worker = Worker(settings.worker, instance=uuid4().hex)
 
@@ -92,8 +93,8 @@ def assembled(settings: Settings, timing: Timing, bus: Bus, objects: Objects) ->
         return Attempt(received, bus=bus, jobs=jobs, objects=objects, settings=settings, slot=slot, timing=timing)
 
     chosen, visible = (None, None) if on_ray else (settings.gpus, visible_gpus(os.environ))  # Ray gives away its own
-    gpus = gpus_of_slots(settings.slots, chosen, visible, settings.ranks)
-    warm = ForkServer() if supported() and not missing and not on_ray else None
+    gpus = [""] * settings.slots if searches else gpus_of_slots(settings.slots, chosen, visible, settings.ranks)
+    warm = ForkServer() if supported() and not missing and not on_ray and not searches else None
     program = (RAY_CHILD, settings.ray_address or OWN_CLUSTER) if on_ray else TRAINING
     places = [Slot(worker.instance, gpu, warm, settings.ranks, program) for gpu in gpus]
     slots = Slots(places, attempt)

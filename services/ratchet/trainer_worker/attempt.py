@@ -21,8 +21,9 @@ from ratchet.bus.received import Received
 from ratchet.bus.tasks import end
 from ratchet.core.contract import TrainingDispatch, TrainingStatus
 from ratchet.core.contract.state import Job, JobState
-from ratchet.core.contract.training import Artifacts, TrainingError
+from ratchet.core.contract.training import Artifacts, ErrorCode, TrainingError
 from ratchet.core.errors import ContractError, ObjectsUnavailable, RatchetError, Rejected, Unavailable
+from ratchet.core.rules.algorithms import ALGORITHMS
 from ratchet.core.rules.training_options import request_problems
 from ratchet.core.stores.objects import Objects
 from ratchet.trainer_worker import metrics
@@ -41,10 +42,12 @@ from ratchet.trainer_worker.domain import (
     must_stop,
 )
 from ratchet.trainer_worker.errors import TimedOut, error_code, reason_of
-from ratchet.trainer_worker.job import Failed, Finished, JobSpec, Saved
+from ratchet.trainer_worker.job import STORED, Failed, Finished, JobSpec, Saved
 from ratchet.trainer_worker.s3_artifacts import (
+    Base,
     artifacts_of,
     fetch_inputs,
+    fetch_search,
     hold_checkpoint,
     store_checkpoint,
     store_metrics,
@@ -115,6 +118,8 @@ class Attempt:
         self._directory = settings.work / f"{dispatch.training_job_id}-{dispatch.attempt}"
         self._held: tuple[Path, int] | None = None
         """The newest checkpoint that is not stored yet, and its train step."""
+        self._stored_step = self._told_step = 0
+        """Of the newest checkpoint that is stored, and of the newest one that a status has named."""
         self._uploading = asyncio.Lock()
         self._frame = Frame(
             dispatch=dispatch,
@@ -178,8 +183,7 @@ class Attempt:
             raise TimedOut(f"the deadline {request.deadline.isoformat()} passed before the training began")
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
-        models, threads = self._settings.models, self._settings.threads
-        spec, base = await self._patiently(lambda: fetch_inputs(objects, self.dispatch, directory, models, threads))
+        spec, base = await self._patiently(self._fetched)
         spec = replace(spec, checkpoint_s=CHECKPOINT_S)
         exited = Exit(code=0) if self._stopping.is_set() else await self._run_child(spec)
         conclusion = conclude(self._report.last, exited, self._reason)
@@ -199,6 +203,12 @@ class Attempt:
         metrics.SAMPLES.observe(finished.samples)
         metrics.DURATION.observe((now - self._frame.begun_at).total_seconds())
         return self._final(conclusion, artifacts_of(policy, curves, self._report.checkpoint))
+
+    def _fetched(self) -> tuple[JobSpec, Base]:
+        objects, dispatch, settings = self._objects, self.dispatch, self._settings
+        if ALGORITHMS[dispatch.request.training_config.algorithm].writes_bundle:
+            return fetch_search(objects, dispatch, self._directory, settings.gateway_url)
+        return fetch_inputs(objects, dispatch, self._directory, settings.models, settings.threads)
 
     async def _run_child(self, spec: JobSpec) -> Exit:
         """Start the child, and fold its events until it has ended and its checkpoints are stored."""
@@ -232,6 +242,7 @@ class Attempt:
             self._report.checkpoint = await self._patiently(
                 lambda: store_checkpoint(self._objects, self.dispatch, directory, step)
             )
+            self._stored_step = step
             await asyncio.to_thread(shutil.rmtree, directory)
 
     def _failure(self, error: Exception) -> TrainingStatus | None:
@@ -240,7 +251,11 @@ class Attempt:
         if self._reason is not None:
             stopped = conclude(None, Exit(code=0), self._reason)
             return None if stopped is None else self._final(stopped, None)
-        failure = TrainingError(code=error_code(error), message=reason_of(error))
+        code = error_code(error)
+        algorithm = ALGORITHMS.get(self.dispatch.request.training_config.algorithm)
+        is_search = algorithm is not None and algorithm.writes_bundle
+        final = is_search and code == ErrorCode.DATA  # other data would forget what was used of the budget
+        failure = TrainingError(code=code, message=reason_of(error), final=final)
         return self._final(Conclusion(JobState.FAILED, failure), None)
 
     def _final(self, conclusion: Conclusion, artifacts: Artifacts | None) -> TrainingStatus:
@@ -295,10 +310,18 @@ class Attempt:
             await asyncio.sleep(self._timing.heartbeat_s)
             if self._child is not None:
                 self._report.peak_memory_gb = max(self._report.peak_memory_gb, self._child.memory_gb())
+            step = self._stored_step
             try:
                 await self._publish_status(self.running_status())
-            except RatchetError as error:
+                self._tell_stored(step)
+            except (RatchetError, OSError) as error:
                 log.warning("heartbeat not published", job=self.dispatch.training_job_id, reason=str(error))
+
+    def _tell_stored(self, step: int) -> None:
+        """Let the training process know that a status has named the checkpoint: nothing can lose it any more."""
+        if step > self._told_step:
+            (self._directory / STORED).write_text(str(step))
+            self._told_step = step
 
     async def _watch(self) -> None:
         """Watch the job's state, and the clock."""

@@ -31,6 +31,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 CUDA_VARIABLE = "CUDA_VISIBLE_DEVICES"
 TRAINING = ("ratchet.trainer_worker.training.child",)
 """The module that a training process runs, and its arguments before the directory."""
+KEY_VARIABLE = "RATCHET_SERVICE_KEY"
 OWN_VARIABLES = frozenset({*THREAD_VARIABLES, CUDA_VARIABLE})
 """What libraries read when a training begins, not when they are imported: each training has its own."""
 
@@ -161,11 +162,14 @@ class Child:
 
 
 def child_environment(environment: Mapping[str, str], spec: JobSpec, gpu: str | None = None) -> dict[str, str]:
-    """Our environment without our own settings and secrets, with thread count, GPU and, unless asked for, no hub.
+    """Our environment without our own settings and secrets, with thread count, GPU and, unless asked for, no hub. A
+    search for a bundle has the key with which it asks the gateway.
 
     A hub that cannot be reached takes minutes to say so; a model that the machine does not have fails at once.
     """
     kept = library_environment(environment) | dict.fromkeys(THREAD_VARIABLES, str(spec.threads))
+    if spec.search is not None and (key := environment.get(KEY_VARIABLE)):
+        kept[KEY_VARIABLE] = key
     if gpu is not None:
         kept[CUDA_VARIABLE] = gpu
     if not Path(spec.base).is_dir() and environment.get(HUB_VARIABLE) == "1":

@@ -25,6 +25,9 @@ from ratchet.core.contract.training import (
 )
 from ratchet.trainer_worker.job import Event, Failed, Finished, Progressed, Saved, Started
 
+COUNTS = frozenset({"candidates", "calls", "spent_tokens"})
+"""Figures that are whole numbers."""
+
 
 class StopReason(StrEnum):
     """Why a training is asked to stop before it is complete."""
@@ -239,9 +242,11 @@ def _progress(event: Progressed | None) -> Progress | None:
 def _metrics(event: Progressed | None) -> Metrics | None:
     if event is None:
         return None
-    known = {name: value for name, value in event.metrics.items() if name in CurrentMetrics.__struct_fields__}
+    fields = CurrentMetrics.__struct_fields__
+    known: dict[str, Any] = {name: value for name, value in event.metrics.items() if name in fields}
     # k3 is non-negative but for rounding, and the contract holds it to that.
     if "kl_divergence" in known:
         known["kl_divergence"] = max(0.0, known["kl_divergence"])
+    known |= {name: int(known[name]) for name in COUNTS & known.keys()}
     best = BestMetrics(step=event.best_step, epoch=event.best_epoch) if event.best_step is not None else None
     return Metrics(current=CurrentMetrics(**known), best=best) if known else None

@@ -64,6 +64,17 @@ class Unhealthy(Diverged):
         self.stop = stop
 
 
+class SearchFailed(DataUnusable):
+    """A search for a bundle cannot go on. A further attempt with other data would begin anew, and forget what this one
+    has used of the budget: there is none."""
+
+
+class NothingBetter(SearchFailed):
+    """No candidate did better than what serves the role."""
+
+    code = ErrorCode.CONVERGENCE
+
+
 class TimedOut(TrainingFailed):
     """There was not enough time."""
 
@@ -107,7 +118,7 @@ def reason_of(error: BaseException) -> str:
 
 def is_final(error: BaseException) -> bool:
     """Whether another attempt would fail the same way, whatever data is chosen."""
-    if isinstance(error, (EqualRewards, ModelUnusable)):
+    if isinstance(error, (EqualRewards, ModelUnusable, SearchFailed)):
         return True
     # Arguments that a library refuses are the request's, which stays.
     return isinstance(error, (ValueError, TypeError)) and error_code(error) == ErrorCode.UNKNOWN

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from ratchet.bus.message import Value, decode
+from ratchet.core.contract.bundle import Bundle
 from ratchet.core.contract.local_training import LoopOptions
 from ratchet.core.contract.policy_manifest import Probe
 from ratchet.core.contract.training import EvaluationResults, HealthStop, TrainingConfig
@@ -14,8 +15,28 @@ from ratchet.core.rules.algorithms import ALGORITHMS
 
 JOB_FILE, METRICS_FILE, LOG_FILE = "job.json", "metrics.jsonl", "child.log"
 CHECKPOINTS, RESULT, DOCUMENTS, TEMPORARY = "checkpoints", "result", "documents", "temporary"
-CHECKPOINT_MANIFEST, RENDEZVOUS = "checkpoint.json", "ranks"
+CHECKPOINT_MANIFEST, RENDEZVOUS, STORED = "checkpoint.json", "ranks", "stored"
+BUNDLE_FILE = "bundle.json"
 """Names inside a job's directory."""
+
+
+class SearchSpec(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """What a search for a bundle needs beside the request."""
+
+    start: Bundle
+    """What serves the role."""
+    train: str
+    """The task file to learn from,"""
+    validation: str
+    """and the one to choose by."""
+    model: str
+    """What the gateway is asked for: the policy that serves, by its full name, or the role."""
+    pinned: bool
+    """`model` is a policy's full name: nothing else may answer."""
+    gateway: str
+    """Its address."""
+    composed_by: str | None = None
+    """Digest of the policy that is asked, where its own bundle must be left out."""
 
 
 class JobSpec(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -46,6 +67,8 @@ class JobSpec(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Where they find each other, as `torch.distributed` names it. None: all are on this machine, and find a file."""
     holdout: float = 0.0
     """Fraction of the preference pairs that are held out to judge the result on."""
+    search: SearchSpec | None = None
+    """Of an algorithm that writes bundles."""
     loop: LoopOptions = LoopOptions()
     """Of a training without a worker; a job sets `eval_steps` alone."""
 
@@ -59,7 +82,7 @@ class JobSpec(Value, frozen=True, kw_only=True, omit_defaults=True):
 class Started(Value, frozen=True, kw_only=True, omit_defaults=True, tag="started"):
     """The model and the data are loaded; training begins."""
 
-    pytorch_version: str
+    pytorch_version: str | None = None
     samples: int
     total_steps: int
     cuda_version: str | None = None

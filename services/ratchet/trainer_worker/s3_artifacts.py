@@ -12,12 +12,14 @@ from pathlib import Path
 import msgspec
 
 from ratchet.bus.message import Value, decode
+from ratchet.core.contract.bundle import NO_BUNDLE, Bundle
 from ratchet.core.contract.local_training import LoopOptions
-from ratchet.core.contract.policy_manifest import ADAPTER, ADAPTER_CONFIG, MODEL, ArtifactFile, PolicyManifest
+from ratchet.core.contract.policy_manifest import ADAPTER, ADAPTER_CONFIG, BUNDLE, MODEL, ArtifactFile, PolicyManifest
 from ratchet.core.contract.training import Artifacts, ResourceUsage, TrainingDispatch
 from ratchet.core.datasets.s3_snapshots import decode_manifest
 from ratchet.core.errors import Rejected
 from ratchet.core.rules.algorithms import ALGORITHMS
+from ratchet.core.rules.bundles import model_name
 from ratchet.core.rules.training_options import holdout_of
 from ratchet.core.stores.base_weights import require_same_weights, weights_digest
 from ratchet.core.stores.policies import (
@@ -27,13 +29,24 @@ from ratchet.core.stores.policies import (
     fetch_policy,
     is_manifest_uri,
     publish_policy,
+    read_policy,
     tokenizer_digest,
     upload_files,
 )
-from ratchet.trainer_worker.job import CHECKPOINT_MANIFEST, DOCUMENTS, LOG_FILE, METRICS_FILE, Finished, JobSpec
+from ratchet.trainer_worker.job import (
+    BUNDLE_FILE,
+    CHECKPOINT_MANIFEST,
+    DOCUMENTS,
+    LOG_FILE,
+    METRICS_FILE,
+    Finished,
+    JobSpec,
+    SearchSpec,
+)
 from ratchet.trainer_worker.model_card import model_card
 
 DATASET, RESUME, HELD = "dataset.parquet", "resume", "held"
+TRAIN, VALIDATION = "train_tasks.jsonl", "validation_tasks.jsonl"
 """Names inside a job's directory."""
 CARD, LOG = "README.md", "training.log"
 """Names among a policy's documents."""
@@ -99,6 +112,43 @@ def fetch_inputs(
     return spec, base
 
 
+def fetch_search(objects: BlobStore, dispatch: TrainingDispatch, directory: Path, gateway: str) -> tuple[JobSpec, Base]:
+    """Download data, tasks and checkpoint of a search for a bundle, each verified by its digest, and read what serves
+    the role: a job, ready for its process. `gateway`: its address."""
+    config, role = dispatch.request.training_config, dispatch.request.role
+    if config.prompts is None:
+        raise Rejected(f"{config.algorithm} searches by tasks, and the request names none")
+    served = read_policy(objects, config.base_model) if is_manifest_uri(config.base_model) else None
+    if served is not None and served.manifest.role != role:
+        raise Rejected(f"the job is of role {role}; the policy {config.base_model} belongs to {served.manifest.role}")
+    start = (served.manifest.bundle if served else None) or NO_BUNDLE
+    files: list[str] = []
+    for name, file in ((TRAIN, config.prompts.train_tasks), (VALIDATION, config.prompts.validation_tasks)):
+        objects.get_file(file.uri, directory / name, file.sha256)
+        files.append(str(directory / name))
+    spec = JobSpec(
+        training_job_id=dispatch.training_job_id,
+        attempt=dispatch.attempt,
+        role=role,
+        config=config,
+        dataset=str(_fetch_dataset(objects, dispatch, directory)),
+        base="",
+        base_name="",
+        threads=1,
+        resume=_fetch_checkpoint(objects, dispatch, directory),
+        search=SearchSpec(
+            start=start,
+            train=files[0],
+            validation=files[1],
+            model=dispatch.parent or role,
+            pinned=dispatch.parent is not None,
+            gateway=gateway,
+            composed_by=served.digest if served is not None and served.manifest.kind == BUNDLE else None,
+        ),
+    )
+    return spec, Base("", "", None, None)
+
+
 def fetch_base(objects: BlobStore, base_model: str, models: Path) -> Base:
     """The base that `base_model` names: a model's manifest, an adapter's manifest (to continue it), or a name or path.
 
@@ -155,19 +205,21 @@ def store_policy(
     now: datetime,
     usage: ResourceUsage | None = None,
 ) -> Policy:
-    """Upload the policy's files and documents, and then the manifest, which makes it visible.
+    """Upload the policy's files and documents, and then the manifest, which makes it visible. A bundle stands in the
+    manifest itself.
 
     `usage`: what the attempt took; only the card tells it, so that the manifest stays a matter of inputs and weights.
     """
     config = dispatch.request.training_config
     directory = Path(finished.directory)
     snapshot = config.dataset.snapshot
+    bundle = decode((directory / BUNDLE_FILE).read_bytes(), Bundle) if finished.kind == BUNDLE else None
     is_adapter = finished.kind == ADAPTER or (directory / ADAPTER_CONFIG).is_file()
     manifest = PolicyManifest(
         kind=finished.kind,
-        base_model=base.name if is_adapter else config.base_model,
+        base_model=model_name(bundle) if bundle else base.name if is_adapter else config.base_model,
         base_digest=base.digest,
-        files=upload_files(objects, directory),
+        files=[] if bundle else upload_files(objects, directory),
         role=dispatch.request.role,
         created_at=now,
         algorithm=config.algorithm,
@@ -182,17 +234,19 @@ def store_policy(
         probe=finished.probe,
         metrics=finished.metrics,
         parent=base.adapter.policy.uri if base.adapter else None,
+        bundle=bundle,
     )
-    card = model_card(manifest, finished.evaluation, usage, finished.health_stop)
+    card = None if bundle else model_card(manifest, finished.evaluation, usage, finished.health_stop)
     documents = gather_documents(directory.parent, card)
     return publish_policy(objects, msgspec.structs.replace(manifest, documents=upload_files(objects, documents)))
 
 
-def gather_documents(job: Path, card: str) -> Path:
+def gather_documents(job: Path, card: str | None) -> Path:
     """The folder of a job's documents: what the training process wrote, and the card, metrics and log beside it."""
     documents = job / DOCUMENTS
     documents.mkdir(exist_ok=True)
-    (documents / CARD).write_text(card)
+    if card is not None:
+        (documents / CARD).write_text(card)
     if (job / METRICS_FILE).is_file():
         shutil.copyfile(job / METRICS_FILE, documents / METRICS_FILE)
     if (job / LOG_FILE).is_file():

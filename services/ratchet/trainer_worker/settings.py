@@ -6,16 +6,16 @@ import socket
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 from pydantic_settings import SettingsConfigDict
 
-from ratchet.core.service.settings import ServiceSettings
+from ratchet.core.service.settings import HttpAddress, ServiceSettings
 
 
 class Settings(ServiceSettings):
     """Read from `RATCHET_TRAINER_*` environment variables."""
 
-    model_config = SettingsConfigDict(env_prefix="RATCHET_TRAINER_", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="RATCHET_TRAINER_", frozen=True, populate_by_name=True)
 
     pool: str = "default"
     """Only jobs of this pool are taken."""
@@ -42,6 +42,12 @@ class Settings(ServiceSettings):
     """The longest time that a training has to stop when the worker does; what runs the worker must wait as long."""
     max_runtime_s: float = 4 * 3600.0
     """An attempt that takes longer fails with TIMEOUT."""
+
+    gateway_url: HttpAddress = Field(
+        default="http://127.0.0.1:8080",
+        validation_alias=AliasChoices("RATCHET_TRAINER_GATEWAY_URL", "RATCHET_GATEWAY_URL", "gateway_url"),
+    )
+    """Where searches for bundles ask models: of the pool `prompts` alone."""
 
     @property
     def models(self) -> Path:

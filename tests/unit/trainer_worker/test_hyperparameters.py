@@ -92,6 +92,10 @@ def examples() -> dict[str, list[Any]]:
     }
 
 
+OF_WEIGHTS = {name: algorithm for name, algorithm in ALGORITHMS.items() if not algorithm.writes_bundle}
+OF_SEARCHES = {"validation_score", "candidates", "calls", "spent_tokens", "spent_usd"}
+
+
 def effective(algorithm: str, base: str, data: list[Any], folder: Path, **asked: Any) -> dict[str, Any]:
     """What trained after one train step, as it will be stored."""
     wire = msgspec.json.encode(Hyperparameters(**asked))
@@ -101,7 +105,7 @@ def effective(algorithm: str, base: str, data: list[Any], folder: Path, **asked:
     return load_train(algorithm)(spec, policy, data, RecordingRun(folder, algorithm)).effective
 
 
-@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+@pytest.mark.parametrize("algorithm", sorted(OF_WEIGHTS))
 def test_each_value_that_is_asked_for_is_the_one_that_trains(
     algorithm: str, base: str, examples: dict[str, list[Any]], tmp_path: Path
 ) -> None:
@@ -127,8 +131,8 @@ def test_every_figure_that_a_training_prints_has_a_sentence_and_no_other(
     base: str, examples: dict[str, list[Any]], tmp_path: Path
 ) -> None:
     """Those of train steps as the metrics file has them, of results and of hold-outs."""
-    printed = set(ResourceUsage.__struct_fields__)
-    for name, algorithm in ALGORITHMS.items():
+    printed = set(ResourceUsage.__struct_fields__) | OF_SEARCHES
+    for name, algorithm in OF_WEIGHTS.items():
         gradient = algorithm.needs_token_ids
         watched = HealthLimits(independent_metric="success") if gradient else None
         spec = job_spec(name, base=base, hyper=Hyperparameters(batch_size=4, max_steps=1))
@@ -197,7 +201,7 @@ def test_a_value_of_another_type_is_refused_on_the_wire(name: str, value: Any) -
         load_contracts().read(TrainingRequest.TOPIC, msgspec.json.encode(body))
 
 
-@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+@pytest.mark.parametrize("algorithm", sorted(OF_WEIGHTS))
 def test_the_batch_that_a_retry_halves_is_the_one_that_an_algorithm_takes(
     algorithm: str, base: str, examples: dict[str, list[Any]], tmp_path: Path
 ) -> None:

@@ -144,6 +144,8 @@ class TrajectoryRow(Value, frozen=True, kw_only=True, omit_defaults=False):
     begins a new one."""
     spans: list[CallSpan] = msgspec.field(default_factory=list[CallSpan])
     """The model calls in order."""
+    words: list[str] = msgspec.field(default_factory=list[str])
+    """What was said of it: feedback in words, judges' reasons; only in snapshots for algorithms that write bundles."""
 
 
 class PairRow(Value, frozen=True, kw_only=True, omit_defaults=False):
@@ -213,6 +215,17 @@ class RewardGroups(Value, frozen=True, kw_only=True):
     """Tasks with one row."""
 
 
+class TaskSets(Value, frozen=True, kw_only=True):
+    """The tasks of a search for a bundle, by digest (`evaluation.task_files.task_digest`); no two sets share one."""
+
+    train: list[Sha256]
+    """The reflector reads what went wrong with them."""
+    validation: list[Sha256]
+    """Candidates are chosen by them."""
+    held_out: list[Sha256]
+    """Those of the gate when the job was prepared; the search has not seen them."""
+
+
 class SnapshotHeader(Value, frozen=True, kw_only=True):
     """A manifest without its rows."""
 
@@ -259,3 +272,5 @@ class SnapshotManifest(SnapshotHeader, frozen=True, kw_only=True):
     """Rows by source."""
     reward_groups: RewardGroups | None = None
     """Of trajectories."""
+    tasks: TaskSets | None = None
+    """Of a job that writes a bundle."""

@@ -35,7 +35,7 @@ from ratchet.core.contract.values import (
 )
 
 POLICIES, BUNDLES, ROLLOUTS, ROLLOUT_CHUNKS, JOBS = "policies", "bundles", "rollouts", "rollout_chunks", "jobs"
-BASELINES = "baselines"
+BASELINES, HELD_OUT = "baselines", "held_out"
 KEYS, KEY_USAGE, RESPONSES, PROBES = "keys", "key_usage", "responses", "probes"
 """Bucket names."""
 
@@ -379,3 +379,16 @@ class SealedResponse(Value, frozen=True, kw_only=True):
 
     sealed: str
     """The history, packed and encrypted, in base64."""
+
+
+OTHER_ROLES = "OTHERS"
+"""Key in the bucket `held_out` of the tasks of all roles that have none of their own; no role's name has capitals."""
+
+
+class HeldOutTasks(Value, frozen=True, kw_only=True):
+    """The tasks by which the gate compares candidates with stable: nothing else may learn from or choose by them."""
+
+    file: Text
+    """Where the deployer reads them."""
+    tasks: list[Sha256]
+    """By digest (`evaluation.task_files.task_digest`)."""

@@ -211,11 +211,54 @@ class HealthLimits(Value, frozen=True, kw_only=True, omit_defaults=True):
     """A column of the data that the reward does not see: `success`."""
 
 
+class TaskFileRef(Value, frozen=True, kw_only=True):
+    """An immutable task file in the object store."""
+
+    uri: Uri
+    sha256: Sha256
+
+
+class CallBudget(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """The most that a search may use, all of its attempts together; each call reserves its most beforehand."""
+
+    calls: Ordinal
+    """Calls of models, those of the reflector included."""
+    tokens: Ordinal | None = None
+    """Tokens of prompts and answers."""
+    usd: Positive | None = None
+    """US dollars, at the prices that the search names."""
+
+
+class TokenPrices(Value, frozen=True, kw_only=True):
+    """US dollars for a million tokens."""
+
+    prompt: Amount
+    completion: Amount
+    """Of an answer's tokens, those of reasoning included."""
+
+
+class PromptSearch(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """What an algorithm that writes bundles needs. The two files of tasks share no task with each other and with the
+    held-out tasks of the gate."""
+
+    reflector: Text
+    """The model that proposes instructions, as the gateway knows it: a role, or any other name that it answers for."""
+    train_tasks: TaskFileRef
+    """A task file to learn from: the reflector reads what went wrong with its tasks."""
+    validation_tasks: TaskFileRef
+    """A task file to choose by."""
+    budget: CallBudget
+    reflector_prices: TokenPrices | None = None
+    """Of the reflector. A budget in US dollars needs both prices."""
+    answer_prices: TokenPrices | None = None
+    """Of what answers for the role."""
+
+
 class TrainingConfig(Value, frozen=True, kw_only=True, omit_defaults=True):
     algorithm: Annotated[
         str,
         Meta(
-            pattern=r"^(ppo|dpo|rloo|grpo|reinforce|sft|reward_model|kto|planner_supervised|planner_ppo|[a-z0-9][a-z0-9_-]*\.[a-z0-9][a-z0-9_-]*)$"
+            pattern=r"^(ppo|dpo|rloo|grpo|reinforce|sft|reward_model|kto|planner_supervised|planner_ppo|gepa|[a-z0-9][a-z0-9_-]*\.[a-z0-9][a-z0-9_-]*)$"
         ),
     ]
     """How to learn: one of those listed, or `<package>.<name>`, which a package of that name brings."""
@@ -230,6 +273,8 @@ class TrainingConfig(Value, frozen=True, kw_only=True, omit_defaults=True):
     health: HealthLimits | None = None
     """When a training is stopped because its policy breaks. It then falls back to its last healthy weights, or fails
     with CONVERGENCE."""
+    prompts: PromptSearch | None = None
+    """Of an algorithm that writes bundles, and of no other."""
 
 
 class Evaluation(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -355,6 +400,16 @@ class CurrentMetrics(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Share of the returns' variance that the critic explains; may be negative."""
     approx_kl: Amount | None = None
     """KL divergence from the policy at the start of the job per token, in nats."""
+    validation_score: Share | None = None
+    """Of a search for a bundle: the best mean score on the validation tasks."""
+    candidates: Count | None = None
+    """Bundles that were scored on all validation tasks, the first one included."""
+    calls: Count | None = None
+    """Calls of models that the budget was charged with, those of earlier attempts included."""
+    spent_tokens: Count | None = None
+    """Tokens, alike."""
+    spent_usd: Amount | None = None
+    """US dollars, alike."""
 
 
 class BestMetrics(Value, frozen=True, kw_only=True, omit_defaults=True):

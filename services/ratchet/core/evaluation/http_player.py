@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -10,7 +11,7 @@ from ratchet.bus.message import JsonObject, decode
 from ratchet.core.contract.evaluation_task import Task
 from ratchet.core.errors import Conflict, Forbidden, NotFound, Rejected, Unavailable
 from ratchet.core.evaluation.playing import Answer
-from ratchet.core.service.http_client import AsyncApiClient
+from ratchet.core.service.http_client import Reply
 
 ANSWER_S = 300.0
 """How long one answer may take."""
@@ -36,11 +37,21 @@ class _Chat(msgspec.Struct, frozen=True):
     usage: _Usage | None = None
 
 
+class Exchanging(Protocol):
+    """The part of `http_client.AsyncApiClient` that a player needs."""
+
+    async def exchange(
+        self, method: str, path: str, *, body: JsonObject, headers: Mapping[str, str] | None = None
+    ) -> Reply: ...
+
+    def content_of(self, reply: Reply) -> bytes: ...
+
+
 class HttpPlayer:
     """`playing.Player`. Pinned, its trajectories are in no statistic and no training."""
 
     def __init__(
-        self, client: AsyncApiClient, model: str, policy: str | None = None, max_tokens: int | None = MOST_TOKENS
+        self, client: Exchanging, model: str, policy: str | None = None, max_tokens: int | None = MOST_TOKENS
     ) -> None:
         """`policy`: the full name of the policy that has to answer; None where any model may.
 
@@ -54,7 +65,7 @@ class HttpPlayer:
     async def answer(self, task: Task, temperature: float, seed: int, trajectory_id: str) -> Answer:
         """See `Player`. Raises `NotFound` or `Rejected` where the model is not there, or not for this key."""
         max_tokens = self._max_tokens if task.max_tokens is None else task.max_tokens
-        body = {
+        body: JsonObject = {
             "model": self._model,
             "messages": task.messages,
             "temperature": temperature,

@@ -47,6 +47,12 @@ class TaskFile:
         return self.tasks if len(self.tasks) <= most else random.Random(seed).sample(self.tasks, most)
 
 
+def task_digest(task: Task) -> str:
+    """sha256 of what is asked and what is expected: the same task under another id is the same."""
+    asked = {"messages": task.messages, "tools": [*task.tools], "expect": msgspec.to_builtins(task.expect)}
+    return hashlib.sha256(msgspec.json.encode(asked, order="sorted")).hexdigest()
+
+
 def read_task_file(path: Path) -> TaskFile:
     """The tasks of a file. Raises `NotFound`, or `Rejected` with its bad lines by number."""
     try:

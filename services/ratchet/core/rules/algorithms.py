@@ -101,6 +101,9 @@ class Algorithm:
     has no stops."""
     makes_reward_model: bool = False
     """What it makes scores answers: nothing deploys, serves or continues it."""
+    writes_bundle: bool = False
+    """What it makes is a bundle, without a GPU and without torch: its jobs run in the pool `PROMPTS` and name what they
+    search by (`prompts`); `train` is a `trainer_worker.prompts.base.Search`."""
     compares_losses: bool = False
     """Its loss means the same at every train step, so that the step with the lowest one is the best so far; that of a
     policy gradient does not."""
@@ -108,9 +111,11 @@ class Algorithm:
     @property
     def all_hyperparameters(self) -> frozenset[str]:
         """Every hyperparameter that it has."""
-        return COMMON | self.hyperparameters
+        return self.hyperparameters if self.writes_bundle else COMMON | self.hyperparameters
 
 
+PROMPTS = "prompts"
+"""The pool of workers that write bundles: they need the extra of that name, and no torch."""
 _BROUGHT = re.compile(r"[a-z0-9][a-z0-9_-]*\.[a-z0-9][a-z0-9_-]*")
 """As in the contract: no later built-in algorithm takes a name that is in use somewhere."""
 _OURS = "ratchet.trainer_worker.training.algorithms"
@@ -185,6 +190,15 @@ BUILT_IN = (
         health_limits=OF_LOSSES | {"max_entropy_rise", "max_holdout_rise"},
         compares_losses=True,
     ),
+    Algorithm(
+        name="gepa",
+        train="ratchet.trainer_worker.prompts.gepa_search:search",
+        learns_from=TRAJECTORIES,
+        hyperparameters=frozenset({"seed", "batch_size", "max_steps"}),
+        needs_token_ids=False,
+        default_batch_size=4,
+        writes_bundle=True,
+    ),
 )
 
 
@@ -202,6 +216,8 @@ def _fit(name: str, candidate: object) -> Algorithm:
         raise Misfit(f"no snapshot has the format {candidate.learns_from!r}")
     if candidate.needs_token_ids and candidate.learns_from != TRAJECTORIES:
         raise Misfit(f"rows of the format {candidate.learns_from} have no token ids")
+    if candidate.writes_bundle and candidate.learns_from != TRAJECTORIES:
+        raise Misfit(f"an algorithm that writes bundles reads {TRAJECTORIES}")
     if not 1 <= candidate.least_batch_size <= candidate.default_batch_size:
         raise Misfit("its batch sizes must satisfy 1 <= least_batch_size <= default_batch_size")
     return candidate

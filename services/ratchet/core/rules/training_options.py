@@ -88,8 +88,10 @@ class Amounts:
     """Fewest of a job that learns from thumbs."""
 
     def least(self, algorithm: str) -> int:
-        """Fewest rows that the algorithm is run on. Imitation takes a single one."""
+        """Fewest rows that the algorithm is run on. Imitation takes a single one; who has tasks may have none."""
         learns_from = dataset_format(algorithm)
+        if learns_from == TRAJECTORIES and ALGORITHMS[algorithm].writes_bundle:
+            return 0
         if learns_from == TRAJECTORIES:
             return self.trajectories if ALGORITHMS[algorithm].needs_token_ids else 1
         return {PAIRS: self.pairs, LABELS: self.labels}.get(learns_from or "", 1)
@@ -124,6 +126,7 @@ def training_problems(config: TrainingConfig, algorithms: Mapping[str, Algorithm
     if algorithm.makes_reward_model and hyper.lora is not None and hyper.lora.load_in_4bit:
         problems.append(f"{algorithm.name} puts a head of its own on the model: load_in_4bit is not for it")
     problems += _health_problems(config.health, algorithm)
+    problems += _search_problems(config, algorithm)
     if compute.mixed_precision == "fp16":
         problems.append("fp16 is not supported: use bf16, which needs no loss scaling")
     return problems
@@ -139,6 +142,27 @@ def _health_problems(health: HealthLimits | None, algorithm: Algorithm) -> Itera
     for name in HealthLimits.__struct_fields__:
         if name != "enabled" and getattr(health, name) is not None and name not in algorithm.health_limits:
             yield f"{algorithm.name} does not measure what health.{name} is a limit of; it has {known}"
+
+
+def _search_problems(config: TrainingConfig, algorithm: Algorithm) -> Iterator[str]:
+    search, name = config.prompts, algorithm.name
+    if not algorithm.writes_bundle:
+        if search is not None:
+            yield f"prompts: {name} trains weights; leave `prompts` out"
+        return
+    base_model = config.base_model  # the coordinator resolves it to a manifest
+    if base_model.strip().lower() != "stable" and not (base_model.startswith("s3://") and base_model.endswith(".json")):
+        yield f"{name} starts from what serves the role: base_model must be `stable`"
+    if config.compute is not None or config.checkpointing is not None:
+        yield f"{name} asks models over the gateway: leave compute and checkpointing out"
+    if search is None:
+        yield f"{name} needs `prompts`: a reflector, train_tasks, validation_tasks and a budget"
+        return
+    if search.train_tasks.sha256 == search.validation_tasks.sha256:
+        yield "prompts: train_tasks and validation_tasks are the same file; a prompt is chosen by other tasks"
+    unpriced = [member for member in ("reflector_prices", "answer_prices") if getattr(search, member) is None]
+    if search.budget.usd is not None and unpriced:
+        yield f"prompts.budget.usd needs prices: give {' and '.join(unpriced)}, or leave it to calls and tokens"
 
 
 def request_problems(request: TrainingRequest) -> list[str]:

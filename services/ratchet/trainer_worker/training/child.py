@@ -4,8 +4,8 @@ Forked from the fork server, or run as `python -m ratchet.trainer_worker.trainin
 the job directory; every path that it is given is absolute. SIGTERM asks it to stop at the next step boundary with
 a checkpoint; while it still loads and scores, which may take minutes and leaves nothing to save, it ends at once. It
 ends at once, too, when its standard input closes: that is how it learns that the worker has died. It uses no network,
-unless the base model is a name that transformers has to look up. A job of several ranks has one such process, which
-forks the others (see `rank_launcher`).
+unless the base model is a name that transformers has to look up, or a search for a bundle asks the gateway. A job of
+several ranks has one such process, which forks the others (see `rank_launcher`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ def main(directory: Path, on_finished: Callable[[JobSpec, Finished], None] | Non
             # The thread above holds no lock: it waits in the kernel.
             launcher = fork_ranks(spec.ranks, lambda index: _as_rank(spec, directory, index), events)
         # After the job file was read: importing torch takes seconds, and fails where the extra is missing.
-        from ratchet.trainer_worker.training.child_run import train  # noqa: PLC0415
+        if spec.search is not None:
+            from ratchet.trainer_worker.prompts.prompt_run import train  # noqa: PLC0415
+        else:
+            from ratchet.trainer_worker.training.child_run import train  # noqa: PLC0415
 
         last = train(spec, directory, events, stop, begun)
         if isinstance(last, Finished) and on_finished is not None:

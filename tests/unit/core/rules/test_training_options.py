@@ -10,17 +10,22 @@ import msgspec
 import pytest
 
 from ratchet.core.contract.training import (
+    CallBudget,
     Compute,
     Dataset,
     Evaluation,
     HealthLimits,
     Hyperparameters,
     Lora,
+    PromptSearch,
+    TaskFileRef,
     TrainingConfig,
 )
 from ratchet.core.rules.algorithms import ALGORITHMS
 from ratchet.core.rules.training_options import request_problems, training_problems
 from tests.support.training import request
+
+OF_WEIGHTS = [name for name, algorithm in ALGORITHMS.items() if not algorithm.writes_bundle]
 
 
 def config(algorithm: str = "rloo", compute: Compute | None = None, **hyper: Any) -> TrainingConfig:
@@ -36,7 +41,10 @@ def config(algorithm: str = "rloo", compute: Compute | None = None, **hyper: Any
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        (config("best"), "unknown algorithm 'best'; known are sft, rloo, grpo, reinforce, ppo, dpo, reward_model, kto"),
+        (
+            config("best"),
+            "unknown algorithm 'best'; known are sft, rloo, grpo, reinforce, ppo, dpo, reward_model, kto, gepa",
+        ),
         (config("dpo", kl_beta=0.1), "dpo has no hyperparameter kl_beta"),
         (config("dpo", desirable_weight=2.0), "dpo has no hyperparameter desirable_weight"),
         (config("kto", label_smoothing=0.1), "kto has no hyperparameter label_smoothing"),
@@ -96,7 +104,7 @@ def test_each_impossible_option_has_its_reason(given: TrainingConfig, reason: st
     assert training_problems(given) == [reason]
 
 
-@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if not ALGORITHMS[name].holds_out])
+@pytest.mark.parametrize("algorithm", [name for name in OF_WEIGHTS if not ALGORITHMS[name].holds_out])
 def test_a_hold_out_is_refused_where_nothing_would_be_held_out(algorithm: str) -> None:
     asked = request(training_config=config(algorithm), evaluation=Evaluation(holdout_size=0.25))
     assert request_problems(asked) == [
@@ -124,7 +132,7 @@ def test_a_hold_out_that_is_kept_or_not_asked_for_is_fine(algorithm: str, evalua
     assert request_problems(request(training_config=config(algorithm), evaluation=evaluation)) == []
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", OF_WEIGHTS)
 def test_every_algorithm_runs_with_its_defaults(algorithm: str) -> None:
     assert training_problems(config(algorithm)) == []
 
@@ -135,7 +143,7 @@ def test_hyperparameters_of_a_wrong_type_are_refused_when_read() -> None:
             msgspec.json.decode(msgspec.json.encode(wrong), type=Hyperparameters)
 
 
-@pytest.mark.parametrize("algorithm", list(ALGORITHMS))
+@pytest.mark.parametrize("algorithm", OF_WEIGHTS)
 def test_a_limit_of_health_is_refused_where_nothing_measures_its_figure(algorithm: str) -> None:
     own = ALGORITHMS[algorithm].health_limits
     values: dict[str, Any] = {"min_ess": 0.2, "max_kl": 1.0, "max_loss_rise": 2.0, "independent_metric": "success"}
@@ -153,3 +161,48 @@ def test_an_algorithm_without_stops_refuses_limits() -> None:
     bare = dataclasses.replace(ALGORITHMS["sft"], health_limits=frozenset())
     watched = msgspec.structs.replace(config("sft"), health=HealthLimits(max_loss_rise=1.0))
     assert training_problems(watched, {"sft": bare}) == ["sft does not watch its health: leave `health` out"]
+
+
+FILES = [TaskFileRef(uri=f"s3://ratchet/blobs/{digit * 64}.jsonl", sha256=digit * 64) for digit in "ab"]
+SEARCH = PromptSearch(
+    reflector="reflector", train_tasks=FILES[0], validation_tasks=FILES[1], budget=CallBudget(calls=100)
+)
+
+
+def search(**changes: Any) -> TrainingConfig:
+    given = msgspec.structs.replace(config("gepa"), base_model="stable", prompts=SEARCH)
+    return msgspec.structs.replace(given, **changes)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (search(prompts=None), "gepa needs `prompts`: a reflector, train_tasks, validation_tasks and a budget"),
+        (search(base_model="Qwen/Qwen3-0.6B"), "gepa starts from what serves the role: base_model must be `stable`"),
+        (
+            search(compute=Compute(gpu_count=1)),
+            "gepa asks models over the gateway: leave compute and checkpointing out",
+        ),
+        (search(hyperparameters=Hyperparameters(learning_rate=1e-5)), "gepa has no hyperparameter learning_rate"),
+        (
+            search(prompts=msgspec.structs.replace(SEARCH, validation_tasks=FILES[0])),
+            "prompts: train_tasks and validation_tasks are the same file; a prompt is chosen by other tasks",
+        ),
+        (
+            search(prompts=msgspec.structs.replace(SEARCH, budget=CallBudget(calls=9, usd=5))),
+            "prompts.budget.usd needs prices: give reflector_prices and answer_prices, or leave it to calls and tokens",
+        ),
+        (
+            msgspec.structs.replace(config("sft"), prompts=SEARCH),
+            "prompts: sft trains weights; leave `prompts` out",
+        ),
+    ],
+)
+def test_search_that_lacks_something_is_refused_in_words(given: TrainingConfig, reason: str) -> None:
+    assert training_problems(given) == [reason]
+
+
+def test_search_with_tasks_and_a_budget_can_run() -> None:
+    assert training_problems(search()) == []
+    resolved = f"s3://ratchet/policies/{'c' * 64}.json"
+    assert training_problems(search(base_model=resolved)) == []

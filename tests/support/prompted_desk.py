@@ -1,0 +1,169 @@
+"""A help desk whose model keeps the house rules that its system prompt states, and a reflector that states them.
+
+Both stand behind one server that answers like the gateway: the reflector under its own name, the model under any other.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from ratchet.bus.message import JsonObject
+from ratchet.core.service.asgi import Answer, Handler, JsonApi, Request, json_response
+from ratchet.core.service.http import HttpServer
+from ratchet.core.service.problems import HttpError
+from ratchet_helpdesk.heldout import task_file
+from ratchet_helpdesk.world import OPENINGS, RETURN_DAYS, TRAIN, WISHES
+from ratchet_helpdesk.worlds import HELPDESK
+from tests.support.running import running
+
+REFLECTOR, ROLE = "reflector", "helpdesk"
+RULES: Mapping[str, str] = {
+    "late": "Decline what was delivered more than two weeks ago.",
+    "stage": "Decline what the stage of an order does not allow.",
+    "payment": "Check the payment before a refund, and hand a suspicious one over.",
+}
+USAGE = {"prompt_tokens": 200, "completion_tokens": 20, "total_tokens": 220}
+
+
+def task_lines(split: str = TRAIN, count: int = 16, seed: int = 1) -> bytes:
+    """A task file of tickets."""
+    return task_file(HELPDESK, split, count, seed)
+
+
+@dataclass
+class Desk:
+    """The server. `asked`: every body that it got; `headers`: those of each."""
+
+    asked: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    headers: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    system: dict[str, str] = field(default_factory=dict[str, str])
+    """By model: the prompt that takes the place of the sent one, as a policy's bundle does."""
+    silent: bool = False
+    """It answers with an error."""
+    url: str = ""
+
+    def find(self, method: str, path: str) -> Handler:
+        if (method, path) != ("POST", "/v1/chat/completions"):
+            raise HttpError(404, path)
+        return self.chat
+
+    async def chat(self, request: Request) -> Answer:
+        body = request.json_object()
+        self.asked.append(body)
+        names = (b"x-ratchet-arm", b"x-ratchet-bundle", b"authorization")
+        self.headers.append({name.decode(): request.header(name) or "" for name in names})
+        if self.silent:
+            raise HttpError(503, "out of order")
+        model = body["model"]
+        if model == REFLECTOR:
+            message = {"role": "assistant", "content": reflected(body["messages"][0]["content"])}
+        else:
+            prompt = self.system.get(model, body["messages"][0]["content"])
+            message = next_message(prompt, body["messages"][1:])
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        answer = {"id": "x", "object": "chat.completion", "created": 0, "model": model, "usage": USAGE}
+        headers = [(b"x-ratchet-policy", model.encode())]
+        return json_response({**answer, "choices": [choice]}, headers=headers)
+
+
+@asynccontextmanager
+async def served_desk() -> AsyncIterator[Desk]:
+    """The server on a free port."""
+    desk = Desk()
+    server = HttpServer(JsonApi(desk.find, 1 << 24), "127.0.0.1", 0)
+    async with running(server):
+        desk.url = f"http://127.0.0.1:{server.port}"
+        yield desk
+
+
+def next_message(prompt: str, messages: list[JsonObject]) -> JsonObject:
+    """What the model says next: it looks the order up, then does what is wished unless a rule of its prompt forbids."""
+    said = [str(message["content"]) for message in messages if message["role"] == "user"]
+    wish = next(wish for wish in WISHES if any(_begins(said[0], opening) for opening in OPENINGS[wish]))
+    named = re.search(r"#([A-Z]\d\d)", " ".join(said))
+    if named is None:
+        return _text("which order?")
+    order = named[1]
+    results = [json.loads(str(message["content"])) for message in messages if message["role"] == "tool"]
+    facts = next((result for result in results if "stage" in result), None)
+    payment = next((result["payment"] for result in results if "payment" in result), None)
+    if any("done" in result for result in results):
+        return _text("all done")
+    if facts is None:
+        return _call("find_order", order=order)
+    return _exception(prompt, order) or _act(prompt, wish, order, facts, payment)
+
+
+def _act(prompt: str, wish: str, order: str, facts: JsonObject, payment: str | None) -> JsonObject:
+    if wish == "report":
+        return _call("report", order=order, stage=facts["stage"])
+    if RULES["stage"] in prompt and _at_wrong_stage(wish, facts["stage"]):
+        return _call("decline", order=order, reason="stage")
+    if RULES["late"] in prompt and wish != "stop" and facts["stage"] == "delivered" and facts["days"] > RETURN_DAYS:
+        return _call("decline", order=order, reason="late")
+    if wish in ("resend", "stop"):
+        return _call(wish, order=order)
+    if RULES["payment"] in prompt and payment is None:
+        return _call("check_payment", order=order)
+    if payment == "suspicious":
+        return _call("hand_over", order=order)
+    return _call("refund", order=order, price=facts["price"])
+
+
+def reflected(prompt: str) -> str:
+    """The system prompt in a reflection's prompt, with a rule for the first fault that none covers yet."""
+    current = re.search(r"```\n(.*?)\n```", prompt, re.DOTALL)
+    assert current is not None
+    text = current[1]
+    for conversation in prompt.split("# Example")[1:]:
+        rule = _rule_for(conversation)
+        if rule is not None and RULES[rule] not in text:
+            return f"```\n{text}\n{RULES[rule]}\n```"
+    return f"```\n{text}\n```"
+
+
+def _rule_for(conversation: str) -> str | None:
+    if "look-up missing" in conversation:
+        return "payment"
+    if "wrong act" not in conversation:
+        return None
+    facts = re.search(r'"stage":"(\w+)","days":(\d+)', conversation)
+    if facts is None:
+        return None
+    if facts[1] in ("packing", "shipped") or "[calls stop(" in conversation:
+        return "stage"
+    return "late" if facts[1] == "delivered" and int(facts[2]) > RETURN_DAYS else "payment"
+
+
+def _exception(prompt: str, order: str) -> JsonObject | None:
+    """The act that the prompt orders for this very order; `otherwise decline` is for all that it does not name."""
+    named = re.search(rf"{order}: (\w+)\((.*?)\)", prompt)
+    if named is not None:
+        return _call(named[1], **json.loads(f"{{{named[2]}}}"))
+    return _call("decline", order=order, reason="late") if "otherwise decline" in prompt else None
+
+
+def _at_wrong_stage(wish: str, stage: str) -> bool:
+    return stage != "packing" if wish == "stop" else stage in ("packing", "shipped")
+
+
+def _begins(said: str, opening: str) -> bool:
+    return all(part.strip() in said for part in opening.split("{}"))
+
+
+def _text(text: str) -> JsonObject:
+    return {"role": "assistant", "content": text}
+
+
+def _call(tool: str, **arguments: Any) -> JsonObject:
+    function = {"name": tool, "arguments": json.dumps(arguments, separators=(",", ":"))}
+    return {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "c0", "type": "function", "function": function}],
+    }
