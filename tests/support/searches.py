@@ -21,8 +21,8 @@ from ratchet.core.contract.training import (
 )
 from ratchet.core.datasets.parquet import RowWriter
 from ratchet.trainer_worker.job import STORED, Event, JobSpec, Saved, SearchSpec, decode_event
-from ratchet.trainer_worker.prompts.prompt_run import train
-from tests.support.prompted_desk import REFLECTOR, ROLE, task_lines
+from ratchet.trainer_worker.training.prompts.prompt_run import train
+from tests.support.prompted_helpdesk import REFLECTOR, ROLE, task_lines
 
 JOB_ID = "6a3f0c1e-0000-4000-8000-000000000002"
 SOME_FILE = TaskFileRef(uri="s3://test/blobs/x.jsonl", sha256="0" * 64)

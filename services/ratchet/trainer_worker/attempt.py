@@ -118,7 +118,7 @@ class Attempt:
         self._directory = settings.work / f"{dispatch.training_job_id}-{dispatch.attempt}"
         self._held: tuple[Path, int] | None = None
         """The newest checkpoint that is not stored yet, and its train step."""
-        self._stored_step = self._told_step = 0
+        self._stored_step = self._announced_step = 0
         """Of the newest checkpoint that is stored, and of the newest one that a status has named."""
         self._uploading = asyncio.Lock()
         self._frame = Frame(
@@ -313,15 +313,15 @@ class Attempt:
             step = self._stored_step
             try:
                 await self._publish_status(self.running_status())
-                self._tell_stored(step)
+                self._announce_stored(step)
             except (RatchetError, OSError) as error:
                 log.warning("heartbeat not published", job=self.dispatch.training_job_id, reason=str(error))
 
-    def _tell_stored(self, step: int) -> None:
+    def _announce_stored(self, step: int) -> None:
         """Let the training process know that a status has named the checkpoint: nothing can lose it any more."""
-        if step > self._told_step:
+        if step > self._announced_step:
             (self._directory / STORED).write_text(str(step))
-            self._told_step = step
+            self._announced_step = step
 
     async def _watch(self) -> None:
         """Watch the job's state, and the clock."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -18,20 +20,20 @@ from ratchet.core.contract.training import CallBudget, TokenPrices
 from ratchet.core.errors import Unavailable
 from ratchet.trainer_worker.errors import NothingBetter, error_code, is_final
 from ratchet.trainer_worker.job import BUNDLE_FILE, DOCUMENTS, Event, Finished, Progressed, Saved, Stopped
-from ratchet.trainer_worker.prompts.budget import Amounts
-from ratchet.trainer_worker.prompts.prompt_run import AT_ONCE, CANDIDATES, LEDGER, Candidate
-from tests.support.prompted_desk import REFLECTOR, RULES, USAGE, Desk, served_desk
+from ratchet.trainer_worker.training.prompts.budget import Amounts
+from ratchet.trainer_worker.training.prompts.prompt_run import AT_ONCE, CANDIDATES, LEDGER, Candidate
+from tests.support.prompted_helpdesk import REFLECTOR, RULES, USAGE, Helpdesk, served_helpdesk
 from tests.support.searches import WorkerSide, search_spec, searched
 from tests.support.snapshot_rows import trajectory_row
 
 
 @pytest.fixture
-async def desk() -> AsyncIterator[Desk]:
-    async with served_desk() as desk:
-        yield desk
+async def helpdesk() -> AsyncIterator[Helpdesk]:
+    async with served_helpdesk() as helpdesk:
+        yield helpdesk
 
 
-def found(end: Event) -> Bundle:
+def best_of(end: Event) -> Bundle:
     assert isinstance(end, Finished), end
     return msgspec.json.decode((Path(end.directory) / BUNDLE_FILE).read_bytes(), type=Bundle)
 
@@ -46,36 +48,36 @@ def charged(worker: WorkerSide) -> dict[str, float]:
 
 
 @pytest.mark.slow
-async def test_rules_are_found_in_the_words_of_failures(desk: Desk, tmp_path: Path) -> None:
-    end = await searched(search_spec(tmp_path, desk.url), tmp_path, WorkerSide(tmp_path))
-    best = found(end)
+async def test_rules_are_read_from_the_words_of_failures(helpdesk: Helpdesk, tmp_path: Path) -> None:
+    end = await searched(search_spec(tmp_path, helpdesk.url), tmp_path, WorkerSide(tmp_path))
+    best = best_of(end)
     assert best.instructions is not None
     assert "{{instructions}}" in best.instructions.text
     assert all(rule in best.instructions.text for rule in RULES.values())
     first, *further = candidates(tmp_path)
     assert (first.parents, first.score < 0.8, further[-1].score) == ([], True, 1.0)
     assert all(one.parents[0] < one.candidate for one in further)
-    assert {header["x-ratchet-arm"] for header in desk.headers} == {"pinned"}
+    assert {header["x-ratchet-arm"] for header in helpdesk.headers} == {"pinned"}
 
 
-async def test_what_serves_is_asked_without_its_own_texts(desk: Desk, tmp_path: Path) -> None:
+async def test_what_serves_is_asked_without_its_own_texts(helpdesk: Helpdesk, tmp_path: Path) -> None:
     rules = "\n".join(list(RULES.values())[:2])
     start = Bundle(instructions=Instructions(text=rules), overrides=SamplingValues(temperature=0.5))
-    spec = search_spec(tmp_path, desk.url, start=start, composed_by="a" * 64)
-    best = found(await searched(spec, tmp_path, WorkerSide(tmp_path)))
+    spec = search_spec(tmp_path, helpdesk.url, start=start, composed_by="a" * 64)
+    best = best_of(await searched(spec, tmp_path, WorkerSide(tmp_path)))
     assert best.overrides == start.overrides
-    played = [n for n, asked in enumerate(desk.asked) if asked["model"] != REFLECTOR]
-    assert {desk.headers[n]["x-ratchet-bundle"] for n in played} == {"a" * 64}
-    assert {desk.asked[n]["temperature"] for n in played} == {0.5}
-    assert desk.asked[played[0]]["messages"][0] == {"role": "system", "content": rules}
+    played = [n for n, asked in enumerate(helpdesk.asked) if asked["model"] != REFLECTOR]
+    assert {helpdesk.headers[n]["x-ratchet-bundle"] for n in played} == {"a" * 64}
+    assert {helpdesk.asked[n]["temperature"] for n in played} == {0.5}
+    assert helpdesk.asked[played[0]]["messages"][0] == {"role": "system", "content": rules}
 
 
 @pytest.mark.slow
-async def test_reflections_read_recorded_conversations_and_words(desk: Desk, tmp_path: Path) -> None:
-    said = [{"role": "user", "content": "refund #K47"}, {"role": "assistant", "content": "done"}]
-    row = trajectory_row(reward=0.1, messages=said, words=["comment: the payment was suspicious"])
-    await searched(search_spec(tmp_path, desk.url, rows=[row]), tmp_path, WorkerSide(tmp_path))
-    prompt = next(asked["messages"][0]["content"] for asked in desk.asked if asked["model"] == REFLECTOR)
+async def test_reflections_read_recorded_conversations_and_words(helpdesk: Helpdesk, tmp_path: Path) -> None:
+    spoken = [{"role": "user", "content": "refund #K47"}, {"role": "assistant", "content": "done"}]
+    row = trajectory_row(reward=0.1, messages=spoken, words=["comment: the payment was suspicious"])
+    await searched(search_spec(tmp_path, helpdesk.url, rows=[row]), tmp_path, WorkerSide(tmp_path))
+    prompt = next(asked["messages"][0]["content"] for asked in helpdesk.asked if asked["model"] == REFLECTOR)
     assert "user: refund #K47\nassistant: done" in prompt
     assert "reward 0.1; comment: the payment was suspicious" in prompt
 
@@ -89,12 +91,12 @@ async def test_reflections_read_recorded_conversations_and_words(desk: Desk, tmp
     ],
 )
 async def test_budget_is_never_exceeded(
-    desk: Desk, tmp_path: Path, budget: CallBudget, prices: TokenPrices | None
+    helpdesk: Helpdesk, tmp_path: Path, budget: CallBudget, prices: TokenPrices | None
 ) -> None:
     worker = WorkerSide(tmp_path)
     with suppress(NothingBetter):
-        await searched(search_spec(tmp_path, desk.url, budget=budget, prices=prices), tmp_path, worker)
-    calls, figures = len(desk.asked), charged(worker)
+        await searched(search_spec(tmp_path, helpdesk.url, budget=budget, prices=prices), tmp_path, worker)
+    calls, figures = len(helpdesk.asked), charged(worker)
     assert 50 < calls <= figures["calls"] <= budget.calls
     assert (calls - AT_ONCE) * USAGE["total_tokens"] <= figures["spent_tokens"] <= (budget.tokens or 10**9)
     assert figures["spent_usd"] <= (budget.usd or 0)
@@ -102,22 +104,22 @@ async def test_budget_is_never_exceeded(
 
 
 @pytest.mark.slow
-async def test_stopped_search_goes_on_without_asking_again(desk: Desk, tmp_path: Path) -> None:
+async def test_stopped_search_goes_on_without_asking_again(helpdesk: Helpdesk, tmp_path: Path) -> None:
     whole, first, again = (tmp_path / name for name in ("whole", "first", "again"))
-    best = found(await searched(search_spec(whole, desk.url), whole, WorkerSide(whole)))
-    needed = len(desk.asked)
-    desk.asked.clear()
-    spec, worker, stop = search_spec(first, desk.url), WorkerSide(first), threading.Event()
+    best = best_of(await searched(search_spec(whole, helpdesk.url), whole, WorkerSide(whole)))
+    needed = len(helpdesk.asked)
+    helpdesk.asked.clear()
+    spec, worker, stop = search_spec(first, helpdesk.url), WorkerSide(first), threading.Event()
     worker.on_event = lambda event: stop.set() if isinstance(event, Progressed) and event.step > 100 else None
     assert isinstance(await searched(spec, first, worker, stop), Stopped)
     other = WorkerSide(again)
-    resumed = search_spec(again, desk.url, resume=worker.saved[-1].directory, attempt=2)
-    assert found(await searched(resumed, again, other)) == best
-    assert needed <= len(desk.asked) <= charged(other)["calls"] <= needed + 4 * 6  # tickets that were under way
+    resumed = search_spec(again, helpdesk.url, resume=worker.saved[-1].directory, attempt=2)
+    assert best_of(await searched(resumed, again, other)) == best
+    assert needed <= len(helpdesk.asked) <= charged(other)["calls"] <= needed + 4 * 6  # tickets that were under way
 
 
 @pytest.mark.slow
-async def test_kill_is_charged_with_all_that_it_might_have_used(desk: Desk, tmp_path: Path) -> None:
+async def test_kill_is_charged_with_all_that_it_might_have_used(helpdesk: Helpdesk, tmp_path: Path) -> None:
     first, again, budget = tmp_path / "first", tmp_path / "again", CallBudget(calls=200)
     worker, stop, kept = WorkerSide(first), threading.Event(), tmp_path / "kept"
 
@@ -131,20 +133,20 @@ async def test_kill_is_charged_with_all_that_it_might_have_used(desk: Desk, tmp_
             stop.set()
 
     worker.on_event = keep
-    await searched(search_spec(first, desk.url, budget=budget), first, worker, stop)
+    await searched(search_spec(first, helpdesk.url, budget=budget), first, worker, stop)
     lease = msgspec.json.decode((kept / LEDGER).read_bytes(), type=Amounts)
-    assert len(desk.asked) <= lease.calls <= len(desk.asked) + 20
+    assert len(helpdesk.asked) <= lease.calls <= len(helpdesk.asked) + 20
     other = WorkerSide(again)
-    resumed = search_spec(again, desk.url, budget=budget, resume=str(kept), attempt=2)
+    resumed = search_spec(again, helpdesk.url, budget=budget, resume=str(kept), attempt=2)
     with suppress(NothingBetter):
         await searched(resumed, again, other)
-    assert len(desk.asked) <= charged(other)["calls"] <= budget.calls
+    assert len(helpdesk.asked) <= charged(other)["calls"] <= budget.calls
 
 
-async def test_nothing_is_asked_before_its_lease_is_stored(desk: Desk, tmp_path: Path) -> None:
+async def test_nothing_is_asked_before_its_lease_is_stored(helpdesk: Helpdesk, tmp_path: Path) -> None:
     worker, stop = WorkerSide(tmp_path), threading.Event()
     worker.stores = False
-    running = asyncio.create_task(searched(search_spec(tmp_path, desk.url), tmp_path, worker, stop))
+    running = asyncio.create_task(searched(search_spec(tmp_path, helpdesk.url), tmp_path, worker, stop))
 
     async def has_saved() -> bool:
         return bool(worker.saved)
@@ -152,19 +154,35 @@ async def test_nothing_is_asked_before_its_lease_is_stored(desk: Desk, tmp_path:
     await eventually(has_saved)
     stop.set()
     assert isinstance(await running, Stopped)
-    assert desk.asked == []
+    assert helpdesk.asked == []
 
 
-async def test_search_that_finds_nothing_better_makes_no_policy(desk: Desk, tmp_path: Path) -> None:
+async def test_search_that_finds_nothing_better_makes_no_policy(helpdesk: Helpdesk, tmp_path: Path) -> None:
     start = Bundle(instructions=Instructions(text="\n".join(RULES.values())))
     with pytest.raises(NothingBetter, match="did better on the validation tasks than what serves the role") as error:
-        await searched(search_spec(tmp_path, desk.url, start=start), tmp_path, WorkerSide(tmp_path))
+        await searched(search_spec(tmp_path, helpdesk.url, start=start), tmp_path, WorkerSide(tmp_path))
     assert (error_code(error.value), is_final(error.value)) == ("CONVERGENCE", True)
 
 
 @pytest.mark.slow
-async def test_gateway_that_is_away_is_no_fault_of_a_candidate(desk: Desk, tmp_path: Path) -> None:
-    desk.silent = True
+async def test_gateway_that_is_away_is_no_fault_of_a_candidate(helpdesk: Helpdesk, tmp_path: Path) -> None:
+    helpdesk.silent = True
     with pytest.raises(Unavailable) as error:
-        await searched(search_spec(tmp_path, desk.url), tmp_path, WorkerSide(tmp_path))
+        await searched(search_spec(tmp_path, helpdesk.url), tmp_path, WorkerSide(tmp_path))
     assert error_code(error.value) == "INFRA"
+
+
+LOADED = """
+import sys
+import ratchet.trainer_worker.app
+assert "gepa" not in sys.modules and "torch" not in sys.modules
+import ratchet.trainer_worker.training.child
+from ratchet.trainer_worker.training.prompts import gepa_search, prompt_run
+assert "gepa" in sys.modules
+print(sorted({name.partition(".")[0] for name in sys.modules} & {"torch", "transformers", "litellm"}))
+"""
+
+
+def test_search_needs_no_torch_and_the_worker_no_gepa() -> None:
+    ended = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True)
+    assert ended.stdout == "[]\n"

@@ -103,7 +103,7 @@ class Algorithm:
     """What it makes scores answers: nothing deploys, serves or continues it."""
     writes_bundle: bool = False
     """What it makes is a bundle, without a GPU and without torch: its jobs run in the pool `PROMPTS` and name what they
-    search by (`prompts`); `train` is a `trainer_worker.prompts.base.Search`."""
+    search by (`prompts`); `train` is a `trainer_worker.training.prompts.base.Search`."""
     compares_losses: bool = False
     """Its loss means the same at every train step, so that the step with the lowest one is the best so far; that of a
     policy gradient does not."""
@@ -192,7 +192,7 @@ BUILT_IN = (
     ),
     Algorithm(
         name="gepa",
-        train="ratchet.trainer_worker.prompts.gepa_search:search",
+        train="ratchet.trainer_worker.training.prompts.gepa_search:search",
         learns_from=TRAJECTORIES,
         hyperparameters=frozenset({"seed", "batch_size", "max_steps"}),
         needs_token_ids=False,

@@ -51,7 +51,7 @@ def main(directory: Path, on_finished: Callable[[JobSpec, Finished], None] | Non
             launcher = fork_ranks(spec.ranks, lambda index: _as_rank(spec, directory, index), events)
         # After the job file was read: importing torch takes seconds, and fails where the extra is missing.
         if spec.search is not None:
-            from ratchet.trainer_worker.prompts.prompt_run import train  # noqa: PLC0415
+            from ratchet.trainer_worker.training.prompts.prompt_run import train  # noqa: PLC0415
         else:
             from ratchet.trainer_worker.training.child_run import train  # noqa: PLC0415
 

@@ -36,7 +36,7 @@ def task_lines(split: str = TRAIN, count: int = 16, seed: int = 1) -> bytes:
 
 
 @dataclass
-class Desk:
+class Helpdesk:
     """The server. `asked`: every body that it got; `headers`: those of each."""
 
     asked: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
@@ -72,20 +72,20 @@ class Desk:
 
 
 @asynccontextmanager
-async def served_desk() -> AsyncIterator[Desk]:
+async def served_helpdesk() -> AsyncIterator[Helpdesk]:
     """The server on a free port."""
-    desk = Desk()
-    server = HttpServer(JsonApi(desk.find, 1 << 24), "127.0.0.1", 0)
+    helpdesk = Helpdesk()
+    server = HttpServer(JsonApi(helpdesk.find, 1 << 24), "127.0.0.1", 0)
     async with running(server):
-        desk.url = f"http://127.0.0.1:{server.port}"
-        yield desk
+        helpdesk.url = f"http://127.0.0.1:{server.port}"
+        yield helpdesk
 
 
 def next_message(prompt: str, messages: list[JsonObject]) -> JsonObject:
     """What the model says next: it looks the order up, then does what is wished unless a rule of its prompt forbids."""
-    said = [str(message["content"]) for message in messages if message["role"] == "user"]
-    wish = next(wish for wish in WISHES if any(_begins(said[0], opening) for opening in OPENINGS[wish]))
-    named = re.search(r"#([A-Z]\d\d)", " ".join(said))
+    spoken = [str(message["content"]) for message in messages if message["role"] == "user"]
+    wish = next(wish for wish in WISHES if any(_begins(spoken[0], opening) for opening in OPENINGS[wish]))
+    named = re.search(r"#([A-Z]\d\d)", " ".join(spoken))
     if named is None:
         return _text("which order?")
     order = named[1]
@@ -152,8 +152,8 @@ def _at_wrong_stage(wish: str, stage: str) -> bool:
     return stage != "packing" if wish == "stop" else stage in ("packing", "shipped")
 
 
-def _begins(said: str, opening: str) -> bool:
-    return all(part.strip() in said for part in opening.split("{}"))
+def _begins(spoken: str, opening: str) -> bool:
+    return all(part.strip() in spoken for part in opening.split("{}"))
 
 
 def _text(text: str) -> JsonObject:

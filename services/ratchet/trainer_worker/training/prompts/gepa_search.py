@@ -20,7 +20,7 @@ from ratchet.core.contract.snapshot import TrajectoryRow
 from ratchet.core.evaluation.task_files import GradedTask
 from ratchet.core.rules.bundles import SENT, variables_in
 from ratchet.core.rules.chat import text_of
-from ratchet.trainer_worker.prompts.base import Played, SearchJob, SearchRun
+from ratchet.trainer_worker.training.prompts.base import Played, SearchJob, SearchRun
 
 COMPONENT = "instructions"
 IDLE = 50

@@ -50,11 +50,11 @@ from ratchet.trainer_worker.job import (
     Stopped,
     encode_event,
 )
-from ratchet.trainer_worker.prompts.base import Played, Search, SearchJob
-from ratchet.trainer_worker.prompts.budget import NOTHING, Amounts, BudgetSpent, Ledger, limit_of
-from ratchet.trainer_worker.prompts.gateway_models import PaidClient, gateway_peer, reflection
 from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.checkpoints import CheckpointStore, open_checkpoint
+from ratchet.trainer_worker.training.prompts.base import Played, Search, SearchJob
+from ratchet.trainer_worker.training.prompts.budget import NOTHING, Amounts, BudgetSpent, Ledger, limit_of
+from ratchet.trainer_worker.training.prompts.gateway_models import PaidClient, gateway_peer, reflection
 
 LEDGER, TRIES, REFLECTIONS = "ledger.json", "tries.jsonl", "reflections.jsonl"
 """Files of a checkpoint: what was used or may be used until the next one, and all that need not be asked again."""
@@ -194,7 +194,7 @@ class PromptRun:
 
         def keep(done: Try) -> None:
             if done.fault is None:
-                played = Played(score=done.score, why=done.why, messages=watched.said.get(done.task, []))
+                played = Played(score=done.score, why=done.why, messages=watched.transcripts.get(done.task, []))
                 self._tries[candidate, by_id[done.task]] = played
                 self._report()
 
@@ -328,8 +328,8 @@ class PromptRun:
             known = decode(line, KnownTry)
             self._tries[known.candidate, known.task] = known.played
         for line in (checkpoint.directory / REFLECTIONS).read_bytes().splitlines():
-            told = decode(line, KnownReflection)
-            self._reflections[told.prompt, told.number] = told.text
+            reflected = decode(line, KnownReflection)
+            self._reflections[reflected.prompt, reflected.number] = reflected.text
         return decode((checkpoint.directory / LEDGER).read_bytes(), Amounts)
 
     def _figures(self) -> dict[str, float]:
@@ -366,11 +366,11 @@ class _Watched:
 
     def __init__(self, player: Player) -> None:
         self._player = player
-        self.said: dict[str, list[JsonObject]] = {}
+        self.transcripts: dict[str, list[JsonObject]] = {}
 
     async def answer(self, task: Task, temperature: float, seed: int, trajectory_id: str) -> Answer:
         answer = await self._player.answer(task, temperature, seed, trajectory_id)
-        self.said[task.id] = [*task.messages, answer.message or {"role": "assistant", "content": ""}]
+        self.transcripts[task.id] = [*task.messages, answer.message or {"role": "assistant", "content": ""}]
         return answer
 
 

@@ -14,7 +14,7 @@ from ratchet.core.service.http_client import AsyncApiClient, Peer, Reply, bearer
 from ratchet.dialects.api_dialect import CHAT
 from ratchet.dialects.bundles import Applier
 from ratchet.dialects.requests import read_fields
-from ratchet.trainer_worker.prompts.budget import ONE_CALL, Ledger, tokens_of
+from ratchet.trainer_worker.training.prompts.budget import ONE_CALL, Ledger, tokens_of
 
 ANSWER_S = 300.0
 """How long one answer may take."""
