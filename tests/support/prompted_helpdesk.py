@@ -5,6 +5,7 @@ Both stand behind one server that answers like the gateway: the reflector under 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Mapping
@@ -45,7 +46,12 @@ class Helpdesk:
     """By model: the prompt that takes the place of the sent one, as a policy's bundle does."""
     silent: bool = False
     """It answers with an error."""
+    at_work: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set: calls are answered. Cleared by a test: they wait."""
     url: str = ""
+
+    def __post_init__(self) -> None:
+        self.at_work.set()
 
     def find(self, method: str, path: str) -> Handler:
         if (method, path) != ("POST", "/v1/chat/completions"):
@@ -59,6 +65,7 @@ class Helpdesk:
         self.headers.append({name.decode(): request.header(name) or "" for name in names})
         if self.silent:
             raise HttpError(503, "out of order")
+        await self.at_work.wait()
         model = body["model"]
         if model == REFLECTOR:
             message = {"role": "assistant", "content": reflected(body["messages"][0]["content"])}

@@ -55,12 +55,23 @@ from ratchet.canary_deployer.replicas import Engines, ReplicaChecks, present_rep
 from ratchet.canary_deployer.role_context import RoleContext
 from ratchet.canary_deployer.settings import Settings
 from ratchet.canary_deployer.subprocess_judge import SubprocessJudge
-from ratchet.canary_deployer.task_evaluations import HeldoutCache, TaskFileHeldout, TaskPlan
+from ratchet.canary_deployer.task_evaluations import HeldoutCache, HeldOutFiles, TaskFileHeldout, TaskPlan
 from ratchet.canary_deployer.unloading import Unloader
 from ratchet.core.contract import TrainingStatus
 from ratchet.core.contract.bundle import Bundle
 from ratchet.core.contract.policy_manifest import PolicyManifest
-from ratchet.core.contract.state import BUNDLES, JOBS, POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, Job, PolicyVersion, Route
+from ratchet.core.contract.state import (
+    BUNDLES,
+    HELD_OUT,
+    JOBS,
+    POLICIES,
+    ROLLOUT_CHUNKS,
+    ROLLOUTS,
+    HeldOutTasks,
+    Job,
+    PolicyVersion,
+    Route,
+)
 from ratchet.core.service.authentication import Authentication
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.http import HttpServer
@@ -72,6 +83,8 @@ from ratchet.core.stores.objects import Objects
 from ratchet.core.stores.policies import read_policy
 
 NAME = "canary_deployer"
+HELD_OUT_S = 30.0
+"""Between looks at the files of held-out tasks, which people change while the deployer runs."""
 
 
 @asynccontextmanager
@@ -168,6 +181,8 @@ def assembled(  # noqa: PLR0913 - the connections, and one wait
         now=clock,
     )
 
+    held_out = HeldOutFiles(settings.task_files, objects, Bucket(bus, HELD_OUT, HeldOutTasks))
+
     async def connected() -> Bus:
         return bus
 
@@ -177,6 +192,7 @@ def assembled(  # noqa: PLR0913 - the connections, and one wait
         name=NAME,
         components=[
             Periodic(SYNCHRONIZE_S, clock.synchronize, "broker clock"),
+            Periodic(HELD_OUT_S, held_out.publish, "held-out tasks"),
             leadership,
             WhileLeading(leadership, lambda: controllers),
             WhileLeading(leadership, lambda: Periodic(unloading.SWEEP_S, unloader.sweep, "unload policies")),

@@ -5,22 +5,32 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import structlog
 
+from ratchet.bus.kv import Bucket
 from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.domain.paired import Played
 from ratchet.canary_deployer.gates.base import HeldoutRun
 from ratchet.canary_deployer.replicas import Inconclusive
-from ratchet.core.contract.state import PolicyVersion
+from ratchet.core.contract.state import OTHER_ROLES, HeldOutTasks, PolicyVersion
 from ratchet.core.errors import NotFound, Rejected, Unavailable
 from ratchet.core.evaluation.http_player import HttpPlayer
 from ratchet.core.evaluation.playing import PAUSES_S, Plan, Try, play
-from ratchet.core.evaluation.task_files import MOST_BYTES, TaskFile, parse_tasks, read_task_file
+from ratchet.core.evaluation.task_files import (
+    MOST_BYTES,
+    TaskFile,
+    parse_tasks,
+    read_content,
+    read_task_file,
+    tasks_by_digest,
+)
+from ratchet.core.rules.engines import ANY_ROLE
 from ratchet.core.service.files import write_whole
 from ratchet.core.service.http_client import AsyncApiClient
 from ratchet.core.stores.objects import Objects
@@ -47,6 +57,39 @@ class TaskPlan:
     """Tasks that are not all answered by then show nothing: a person is asked, or they are played again."""
     pauses_s: tuple[float, ...] = PAUSES_S
     """Before a task is asked again after a fault of the engine."""
+
+
+class HeldOutFiles:
+    """Says in the bucket `held_out` which tasks the gate plays, so that no search for a bundle learns from them."""
+
+    def __init__(self, files: Mapping[str, str], objects: Objects, bucket: Bucket[HeldOutTasks]) -> None:
+        """`files`: by role, `*` for all others."""
+        self._files = {OTHER_ROLES if role == ANY_ROLE else role: place for role, place in files.items()}
+        self._objects = objects
+        self._bucket = bucket
+
+    async def publish(self) -> None:
+        """Write what the files hold now; of one that cannot be read, what it held stays."""
+        for key in set(await self._bucket.keys()) - self._files.keys():
+            await self._bucket.delete(key)
+        for key, place in self._files.items():
+            try:
+                held_out = await asyncio.to_thread(self._tasks_of, place)
+            except (NotFound, Rejected) as error:
+                log.warning("held-out tasks cannot be read", key=key, reason=str(error))
+                continue
+            await self._bucket.change(key, partial(_replaced, held_out))
+
+    def _tasks_of(self, place: str) -> HeldOutTasks:
+        if place.startswith("s3://"):
+            content = self._objects.get_part(place, 0, MOST_BYTES + 1)
+        else:
+            content = read_content(Path(place))
+        return HeldOutTasks(file=place, tasks=[*tasks_by_digest(content, place)])
+
+
+def _replaced(value: HeldOutTasks, _: HeldOutTasks | None) -> HeldOutTasks:
+    return value
 
 
 class HeldoutCache:

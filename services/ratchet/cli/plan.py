@@ -11,6 +11,7 @@ from ratchet.cli.api import get, require_role
 from ratchet.cli.endpoints import locate
 from ratchet.cli.options import HERE, AsJson, Directory, RoleOption
 from ratchet.cli.output import console, follow_up, print_answer, print_facts, print_table
+from ratchet.cli.training import GEPA
 from ratchet.core.contract.http.jobs import PlanOut
 from ratchet.core.contract.roles import DEFAULT_ROLE
 
@@ -34,7 +35,11 @@ def plan(role: RoleOption = DEFAULT_ROLE, as_json: AsJson = False, directory: Di
         print_table(("not", "because"), sorted(proposal.rejected.items()), "no other algorithm is offered")
         console.print()
         print_facts(msgspec.to_builtins(proposal.shape))
-        if proposal.algorithm is not None:
+        if proposal.algorithm == GEPA:
+            options = "--reflector MODEL --train-tasks FILE --validation-tasks FILE"
+            begin = follow_up("train", role, "--algorithm", GEPA, directory=directory)
+            console.print(f"\n`{begin} {options}` starts it", markup=False)
+        elif proposal.algorithm is not None:
             console.print(f"\n`{follow_up('train', role, '--algorithm', 'auto', directory=directory)}` starts it")
 
     print_answer(proposal, as_json, show)

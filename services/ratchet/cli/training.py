@@ -30,6 +30,7 @@ from ratchet.cli.output import (
     print_table,
     progress,
 )
+from ratchet.cli.prompt_options import Asked, stored_search, takes_search
 from ratchet.core.contract.http.jobs import JobOut
 from ratchet.core.contract.roles import DEFAULT_ROLE
 from ratchet.core.contract.state import ENDED
@@ -58,6 +59,7 @@ Timeout = Annotated[
     float | None, typer.Option(min=1, help="With --wait: wait no longer than so many seconds. The job goes on.")
 ]
 
+GEPA = "gepa"
 AUTO = "auto"
 """In the place of an algorithm: what the planner proposes."""
 TRAINER = "trainer_worker"
@@ -69,6 +71,7 @@ SILENCE_S = 60.0
 
 @app.command()
 @takes_data
+@takes_search
 def train(
     context: typer.Context,
     role: RolesArgument = None,
@@ -76,6 +79,7 @@ def train(
     base_model: BaseModel = "stable",
     *,
     dataset: dict[str, object],
+    search: Asked | None = None,
     snapshot: Snapshot = None,
     priority: Annotated[str, typer.Option(help="low, normal, high or urgent.")] = "normal",
     parameter: Parameters = None,
@@ -88,12 +92,17 @@ def train(
 ) -> None:
     """Start a training job, of several roles one each. Exit code 3: not every role has one.
 
+    `--algorithm gepa` trains nothing and needs no GPU: it looks for better instructions, by a reflector that reads what
+    went wrong with train tasks and recorded conversations, and keeps those that do best on validation tasks.
+
     With --request the file is sent as it is: only --wait, --timeout, --dry-run and the file's own role go with it.
     """
     if timeout is not None and not wait:
         raise typer.BadParameter("--timeout is for --wait: without it the command does not wait")
     body: dict[str, object]
     roles = list(dict.fromkeys(role or [DEFAULT_ROLE]))
+    if search is None and algorithm == GEPA and request is None:
+        raise typer.BadParameter("gepa needs --reflector, --train-tasks and --validation-tasks")
     if request is not None:
         beside = options_beside(context, "role", "request", "wait", "timeout", "dry_run")
         body = whole_request(request, role or [], beside)
@@ -112,6 +121,7 @@ def train(
                 "snapshot": snapshot_of(snapshot_named(locate(directory), snapshot)),
             },
             "priority": priority,
+            **({"prompts": stored_search(locate(directory), search)} if search is not None else {}),
         }
     if request is None and len(roles) > 1:
         bodies = [body | {"role": name} for name in roles]

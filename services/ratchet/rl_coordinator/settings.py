@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from ratchet.core.rules.algorithms import ALGORITHMS
+from ratchet.core.rules.algorithms import ALGORITHMS, PROMPTS
 from ratchet.core.service.settings import Port, ServiceSettings
 
 
@@ -25,8 +25,9 @@ class Settings(ServiceSettings):
     """When false, the coordinator refuses requests with a reason and trains nothing."""
     algorithms: frozenset[str] = Field(default_factory=lambda: frozenset(ALGORITHMS))
     """Algorithms that this installation's workers can run."""
-    slots: Mapping[str, int] = {"default": 1}
-    """By pool: how many jobs may run at a time. Jobs that ask for a GPU use the pool `gpu` where there is one."""
+    slots: Mapping[str, int] = {"default": 1, PROMPTS: 1}
+    """By pool: how many jobs may run at a time. Jobs that ask for a GPU use the pool `gpu` where there is one, searches
+    for bundles the pool `prompts`."""
     lease_s: float = 30.0
     """A worker that is silent for longer loses its job to another one."""
     threshold: int = 5000

@@ -81,6 +81,8 @@ def test_imitation_takes_successes_alone_and_the_others_take_everything() -> Non
 def test_every_offered_way_is_explained_with_its_numbers() -> None:
     proposal = plan(shaped(rewarded=1213, successes=762, pairs=46, groups=160, mixed_groups=40), OFFERED)
     assert {one.algorithm: one.why for one in proposal.rejected} == {
+        "gepa": "the gate has 0 held-out tasks: nothing but traffic could tell a better prompt"
+        " (RATCHET_CANARY_TASK_FILES)",
         "dpo": "46 preference pairs; below 500 it shows little",
         "reward_model": "46 preference pairs; it scores answers, and no role is served by it",
         "rloo": "40 of 160 groups of trainable tries differ in reward: each try is compared with the others at its"
@@ -237,3 +239,18 @@ def test_whatever_is_there_a_proposal_of_trajectories_has_data(made: list[tuple[
         algorithm = proposal.chosen.algorithm
         taken = replace(rules, filter=proposal.filter or DatasetFilter(), needs_calls=algorithm != "sft")
         assert len(select(stored, taken, 5000).chosen) >= AMOUNTS.least(algorithm)
+
+
+def test_prompt_is_tried_first_where_the_gate_has_tasks() -> None:
+    rich = shaped(**GRADIENT, held_out_tasks=120)
+    first = plan(rich, OFFERED)
+    assert first.chosen is not None
+    assert (first.chosen.algorithm, "120 held-out tasks: a prompt costs some calls and no GPU" in first.chosen.why) == (
+        "gepa",
+        True,
+    )
+    then = plan(rich, OFFERED, {"gepa": "it needs a reflector"})
+    assert then.chosen is not None
+    assert then.chosen.algorithm == "rloo"
+    without = plan(shaped(**GRADIENT), OFFERED)
+    assert "RATCHET_CANARY_TASK_FILES" in {one.algorithm: one.why for one in without.rejected}["gepa"]

@@ -89,3 +89,7 @@ def test_nothing_starves_a_job_is_overtaken_only_by_those_created_within_a_bound
         for early in served[place + 1 :]:
             steps = PRIORITIES[early.priority] - PRIORITIES[late.priority]
             assert (late.created_at - early.created_at).total_seconds() <= steps * AGEING_S
+
+
+def test_search_for_a_bundle_has_a_pool_of_its_own() -> None:
+    assert WITH_GPU.pool_of(request(training_config=config("gepa", "stable"))) == "prompts"

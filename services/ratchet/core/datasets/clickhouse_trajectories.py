@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from ratchet.core.contract.reward import Feedback, Reward
 from ratchet.core.contract.trajectory import Trajectory
 from ratchet.core.contract.turn import Turn
 from ratchet.core.datasets.domain.replay import CapturedTrajectory
+from ratchet.core.datasets.domain.rows import words_of
 from ratchet.core.datasets.domain.selection import Candidate
 from ratchet.core.stores.history import OF_ROLE, History, calls, latest_rewards
 from ratchet.core.stores.warehouse import Row, Warehouse
@@ -149,6 +151,16 @@ class Trajectories:
         """Stored trajectories by id."""
         trajectories = await self._history.messages("trajectories", Trajectory, role, ids)
         return {trajectory.trajectory_id: trajectory for trajectory in trajectories}
+
+    async def words(self, role: str, ids: Sequence[str]) -> dict[str, list[str]]:
+        """What was said of each trajectory: feedback, the reasons of its newest reward, and errors of its calls."""
+        feedback: dict[str, list[Feedback]] = {}
+        for one in sorted(await self._history.messages("feedback", Feedback, role, ids), key=lambda one: one.at):
+            feedback.setdefault(one.trajectory_id, []).append(one)
+        rewards = await self._history.messages("rewards", Reward, role, ids)
+        newest = {one.trajectory_id: one for one in sorted(rewards, key=lambda one: (one.timestamp, one.revision))}
+        turns = await self.turns_of(role, (await self.trajectories(role, ids)).values())
+        return {key: words_of(feedback.get(key, ()), newest.get(key), turns.get(key, ())) for key in ids}
 
     async def turns(self, role: str, ids: Sequence[str]) -> dict[str, list[Turn]]:
         """Stored turns by the id under which the gateway recorded them."""

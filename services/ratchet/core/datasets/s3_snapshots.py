@@ -22,6 +22,7 @@ from ratchet.core.contract.snapshot import (
     ParquetFile,
     SnapshotHeader,
     SnapshotManifest,
+    TaskSets,
 )
 from ratchet.core.contract.training import SnapshotRef
 from ratchet.core.datasets.domain.reward_groups import RewardTally
@@ -71,7 +72,7 @@ class SnapshotWriter:
             self._written.extend(row.origin for row in rows)
             self._tally.update(tries_in(rows))
 
-    def publish(self, header: SnapshotHeader, left_out: dict[str, int]) -> SnapshotRef:
+    def publish(self, header: SnapshotHeader, left_out: dict[str, int], tasks: TaskSets | None = None) -> SnapshotRef:
         """Store the file, then the manifest: a snapshot is visible only when it is complete."""
         self._writer.close()
         file = self._objects.put_file(self._path, PREFIX, ".parquet")
@@ -86,6 +87,7 @@ class SnapshotWriter:
             raters=Counter(row.rater for row in self._written if row.rater) or None,
             sources=Counter(row.source for row in self._written),
             reward_groups=self._tally.counts() if self._form == TRAJECTORIES else None,
+            tasks=tasks,
         )
         stored = self._objects.put(msgspec.json.format(encode(manifest), indent=1), PREFIX, ".json")
         return SnapshotRef(uri=stored.uri, digest=stored.sha256)

@@ -20,7 +20,7 @@ from ratchet.core.datasets.domain.pairs import (
     select_pairs,
 )
 from ratchet.core.datasets.domain.reward_groups import RewardTally, baselines
-from ratchet.core.datasets.domain.rows import TRANSFORMS, Scored, SnapshotRow, row_of
+from ratchet.core.datasets.domain.rows import TRANSFORMS, Scored, SnapshotRow, row_of, with_words
 from ratchet.core.datasets.domain.selection import (
     LEFT_OUT_ARMS,
     Candidate,
@@ -133,11 +133,15 @@ class SnapshotSelector:
         async def rows(ids: Sequence[str]) -> Sequence[SnapshotRow | str]:
             stored = await self._trajectories.trajectories(query.role, ids)
             turns = await self._trajectories.turns_of(query.role, stored.values())
-            return await asyncio.to_thread(
+            made = await asyncio.to_thread(
                 lambda: [
                     row_of(stored[key], turns[key], scores[key], query.needs_calls) for key in ids if key in stored
                 ]
             )
+            if not ALGORITHMS[query.algorithm].writes_bundle:
+                return made
+            words = await self._trajectories.words(query.role, ids)
+            return [with_words(row, words) for row in made]
 
         return SnapshotPlan(
             ids=[candidate.trajectory_id for candidate in selection.chosen],

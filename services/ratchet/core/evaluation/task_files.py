@@ -53,16 +53,35 @@ def task_digest(task: Task) -> str:
     return hashlib.sha256(msgspec.json.encode(asked, order="sorted")).hexdigest()
 
 
+def tasks_by_digest(content: bytes, name: str) -> dict[str, str]:
+    """Digest -> id of the tasks in the content of a file, whose graders need not be installed. Raises `Rejected`."""
+    ids: dict[str, str] = {}
+    for number, line in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
+        if line.strip():
+            try:
+                task = msgspec.convert(parse(line), Task)
+            except (InvalidMessage, msgspec.ValidationError) as error:
+                raise Rejected(f"{name}: line {number}: {error}") from error
+            ids.setdefault(task_digest(task), task.id)
+    if not ids:
+        raise Rejected(f"{name} holds no tasks")
+    return ids
+
+
 def read_task_file(path: Path) -> TaskFile:
     """The tasks of a file. Raises `NotFound`, or `Rejected` with its bad lines by number."""
+    return parse_tasks(read_content(path), str(path))
+
+
+def read_content(path: Path) -> bytes:
+    """What a task file holds, up to a byte more than one may have. Raises `NotFound`."""
     try:
         with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
+            return file.read(MOST_BYTES + 1)
     except FileNotFoundError as error:
         raise NotFound(f"no such file: {path}") from error
     except OSError as error:
         raise NotFound(f"cannot read {path}: {error.strerror}") from error
-    return parse_tasks(content, str(path))
 
 
 def parse_tasks(content: bytes, name: str) -> TaskFile:

@@ -93,8 +93,8 @@ class Amounts:
         if learns_from == TRAJECTORIES and ALGORITHMS[algorithm].writes_bundle:
             return 0
         if learns_from == TRAJECTORIES:
-            return self.trajectories if ALGORITHMS[algorithm].needs_token_ids else 1
-        return {PAIRS: self.pairs, LABELS: self.labels}.get(learns_from or "", 1)
+            return max(1, self.trajectories) if ALGORITHMS[algorithm].needs_token_ids else 1
+        return max(1, {PAIRS: self.pairs, LABELS: self.labels}.get(learns_from or "", 1))
 
 
 def training_problems(config: TrainingConfig, algorithms: Mapping[str, Algorithm] = ALGORITHMS) -> list[str]:

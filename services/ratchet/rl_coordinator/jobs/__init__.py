@@ -19,7 +19,7 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.consumer import Handlers, each, subscribe
 from ratchet.bus.kv import Bucket
 from ratchet.core.contract import TrainingRequest, TrainingStatus
-from ratchet.core.contract.state import JOBS, Job
+from ratchet.core.contract.state import HELD_OUT, JOBS, HeldOutTasks, Job
 from ratchet.core.datasets.clickhouse_preferences import Preferences
 from ratchet.core.datasets.clickhouse_trajectories import Trajectories
 from ratchet.core.datasets.s3_snapshots import Snapshots
@@ -40,6 +40,7 @@ from ratchet.rl_coordinator.jobs.intake import Intake
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
 from ratchet.rl_coordinator.jobs.planner import Planner, RoleData
 from ratchet.rl_coordinator.jobs.reconciler import JobReconciler
+from ratchet.rl_coordinator.jobs.task_sets import TaskFiles
 from ratchet.rl_coordinator.registry import KvPolicies
 
 if TYPE_CHECKING:
@@ -115,8 +116,15 @@ async def build_jobs(  # noqa: PLR0913 - assembles the subject of all that it is
     trajectories = Trajectories(warehouse, settings.history_limit, span, bus.now)
     preferences = Preferences(warehouse, settings.history_limit)
     selector = SnapshotSelector(trajectories, preferences, able.amounts, PAIRS_PER_GROUP)
+    tasks = TaskFiles(objects, Bucket(bus, HELD_OUT, HeldOutTasks))
     exporter = Exporter(
-        store=store, policies=policies, selector=selector, snapshots=snapshots, objects=objects, now=bus.now
+        store=store,
+        policies=policies,
+        selector=selector,
+        snapshots=snapshots,
+        objects=objects,
+        tasks=tasks,
+        now=bus.now,
     )
     feasibility = Feasibility(
         policies=policies, exporter=exporter, objects=objects, snapshots=snapshots, amounts=able.amounts, store=store
@@ -127,6 +135,7 @@ async def build_jobs(  # noqa: PLR0913 - assembles the subject of all that it is
         preferences=preferences,
         snapshots=snapshots,
         selector=selector,
+        tasks=tasks,
         pairs_per_group=PAIRS_PER_GROUP,
     )
     planner = Planner(store=store, policies=policies, data=data, abilities=able)

@@ -24,11 +24,12 @@ from ratchet.core.datasets.domain.selection import pending_rewards_note
 from ratchet.core.datasets.s3_snapshots import Snapshots
 from ratchet.core.datasets.selector import SnapshotPlan, SnapshotQuery, SnapshotSelector
 from ratchet.core.errors import DigestMismatch, NotFound, Rejected
-from ratchet.core.rules.algorithms import dataset_format
+from ratchet.core.rules.algorithms import ALGORITHMS, dataset_format
 from ratchet.core.stores.policies import BlobStore, weights_behind
 from ratchet.rl_coordinator import metrics
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
-from ratchet.rl_coordinator.registry import KvPolicies, Policies
+from ratchet.rl_coordinator.jobs.task_sets import TaskFiles
+from ratchet.rl_coordinator.registry import KvPolicies, Policies, StartingPoint
 
 log = structlog.get_logger()
 
@@ -57,6 +58,7 @@ class Exporter:
     selector: SnapshotSelector
     snapshots: Snapshots
     objects: BlobStore
+    tasks: TaskFiles
     now: Callable[[], datetime]
 
     async def prepare(self, job: Job) -> None:
@@ -67,9 +69,10 @@ class Exporter:
         """
         policies = await self.policies.policies_of(job.role)
         config = job.request.training_config
-        start = policies.starting_point(config.base_model)
+        start = starting_point(policies, config)
         base_model = start.base_model
-        if any(policy.uri == base_model and policy.kind == BUNDLE for policy in policies.versions.values()):
+        trains = not ALGORITHMS[config.algorithm].writes_bundle
+        if trains and any(policy.uri == base_model and policy.kind == BUNDLE for policy in policies.versions.values()):
             base_model = await asyncio.to_thread(self._weights_behind, base_model)
         if config.dataset.snapshot is not None:
             ref, least = config.dataset.snapshot, config.dataset.min_rows or 0
@@ -127,7 +130,7 @@ class Exporter:
                     made = await plan.rows(ids)
                     left_out.update(reason for reason in made if isinstance(reason, str))
                     await asyncio.to_thread(writer.add, [row for row in made if not isinstance(row, str)])
-                if writer.rows < max(1, plan.minimum):
+                if writer.rows < plan.minimum:
                     raise Rejected(_shortage(query, plan, writer.rows, left_out))
                 header = SnapshotHeader(
                     kind=SNAPSHOT,
@@ -142,7 +145,8 @@ class Exporter:
                     watermarks=dict(plan.watermarks),
                     parent_policy=parent,
                 )
-                snapshot = await asyncio.to_thread(writer.publish, header, dict(left_out))
+                sets = await self.tasks.sets_of(role, config.prompts) if config.prompts else None
+                snapshot = await asyncio.to_thread(writer.publish, header, dict(left_out), sets)
         for fate, count in {"exported": writer.rows, **left_out}.items():
             metrics.SNAPSHOT_TRAJECTORIES.labels(fate).inc(count)
         log.info("snapshot exported", job=job_id or None, rows=writer.rows, left_out=dict(left_out))
@@ -213,6 +217,14 @@ def own_snapshot(snapshots: Snapshots, ref: SnapshotRef, role: str, algorithm: s
     return manifest
 
 
+def starting_point(policies: Policies, config: TrainingConfig) -> StartingPoint:
+    """What a job starts from. A search for a bundle needs no policy: calls as agents send them are a start, too."""
+    algorithm, stable = ALGORITHMS[config.algorithm], policies.stable
+    if algorithm.writes_bundle and (stable is None or not stable.uri):
+        return StartingPoint(config.base_model, stable.name if stable else None)
+    return policies.starting_point(config.base_model)
+
+
 def parent_of(policies: Policies, base_model: str) -> str | None:
     """The policy that a job would continue, if it has one now."""
     with suppress(Rejected):
@@ -224,7 +236,7 @@ def _refusal(
     query: SnapshotQuery, config: TrainingConfig, plan: SnapshotPlan, rows: int, left_out: Mapping[str, int]
 ) -> str | None:
     """Why a job would be refused that has so many rows to learn from; None for one that may start."""
-    role, algorithm, least = query.role, query.algorithm, max(1, plan.minimum)
+    role, algorithm, least = query.role, query.algorithm, plan.minimum
     if plan.problem:
         return f"role {role} cannot be trained by {algorithm}: {plan.problem}"
     if rows < least:

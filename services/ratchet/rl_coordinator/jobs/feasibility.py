@@ -15,6 +15,7 @@ from ratchet.core.contract.state import ENDED, Job
 from ratchet.core.contract.training import TrainingConfig, TrainingRequest
 from ratchet.core.datasets.s3_snapshots import Snapshots
 from ratchet.core.errors import Conflict, DigestMismatch, NotFound, Rejected, Unavailable
+from ratchet.core.rules.algorithms import ALGORITHMS
 from ratchet.core.rules.training_options import Amounts
 from ratchet.core.stores.objects import Objects
 from ratchet.core.stores.policies import BlobStore, is_manifest_uri, read_policy
@@ -41,7 +42,7 @@ class Feasibility:
 
     async def require_feasible(self, request: TrainingRequest) -> None:
         """Raise `Conflict` for what does not work now and `Rejected` for what never will, in one sentence."""
-        for require in (self._require_base_model, self._require_data):
+        for require in (self._require_base_model, self._require_tasks, self._require_data):
             try:
                 await require(request.training_config, request.role)
             except Unavailable as error:
@@ -60,6 +61,8 @@ class Feasibility:
 
     async def _require_base_model(self, config: TrainingConfig, role: str) -> None:
         base_model = config.base_model
+        if ALGORITHMS[config.algorithm].writes_bundle:
+            return  # where nothing serves, it begins with calls as agents send them
         if is_manifest_uri(base_model):
             await asyncio.to_thread(require_own_policy, self.objects, base_model, role)
         elif base_model.startswith("s3://"):
@@ -74,6 +77,10 @@ class Feasibility:
                     f"role {role} has no policy to continue from: name a base_model (a model manifest's uri, a name or"
                     " a path)"
                 )
+
+    async def _require_tasks(self, config: TrainingConfig, role: str) -> None:
+        if config.prompts is not None:
+            await self.exporter.tasks.sets_of(role, config.prompts)
 
     async def _require_data(self, config: TrainingConfig, role: str) -> None:
         """Choose the data as the job would, without making its rows."""

@@ -57,7 +57,7 @@ class Intake:
         """A request from the bus. One that cannot run becomes a failed job, which its sender hears of."""
         request = received.message
         job = self._job_of(request, received.as_cause())
-        reasons = problems(request, self.abilities)
+        reasons = [*problems(request, self.abilities), *self._unplaced(job.pool)]
         if reasons:
             job = jobs.fail(job, TrainingError(code=ErrorCode.DATA, message="; ".join(reasons)), self.bus.now())
         await self.store.create_job(job)
@@ -65,9 +65,13 @@ class Intake:
 
     def require_valid(self, request: TrainingRequest) -> None:
         """Raise `Rejected` with every problem of a request that cannot run here."""
-        reasons = problems(request, self.abilities)
+        reasons = [*problems(request, self.abilities), *self._unplaced(self.schedule.pool_of(request))]
         if reasons:
             raise Rejected("; ".join(reasons))
+
+    def _unplaced(self, pool: str) -> Iterator[str]:
+        if not self.schedule.slots.get(pool):
+            yield f"its pool {pool} has no slot here (RATCHET_COORDINATOR_SLOTS)"
 
     async def cancel(self, job_id: str, actor: str, *, at_once: bool = False) -> Job:
         """Cancel a job, or ask its worker to. Raises `NotFound`, or `WrongState` when it has ended."""
@@ -90,8 +94,7 @@ class Intake:
         deadline = job.request.deadline
         if deadline is not None and deadline < self.bus.now():
             yield f"its deadline {deadline.isoformat()} has passed"
-        if not self.schedule.slots.get(job.pool):
-            yield f"its pool {job.pool} has no slot here"
+        yield from self._unplaced(job.pool)
         yield from problems(as_asked(job.request), self.abilities)
 
     def _job_of(self, request: TrainingRequest, cause: Cause) -> Job:

@@ -34,6 +34,7 @@ from ratchet.rl_coordinator.jobs.domain.planning import (
 from ratchet.rl_coordinator.jobs.domain.requests import Abilities, config_problems
 from ratchet.rl_coordinator.jobs.exporter import parent_of
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
+from ratchet.rl_coordinator.jobs.task_sets import TaskFiles
 from ratchet.rl_coordinator.registry import KvPolicies, Policies
 
 PLAIN = TrainingConfig(
@@ -43,6 +44,8 @@ PLAIN = TrainingConfig(
     hyperparameters=Hyperparameters(),
 )
 """What is planned for where no request says more: a request with nothing but a role."""
+
+NEEDS_TASKS = "it needs a reflector, tasks and a budget: name it yourself"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +57,7 @@ class RoleData:
     snapshots: Snapshots
     selector: SnapshotSelector
     """What chooses the data of a job, and says whether a proposal would have any."""
+    tasks: TaskFiles
     pairs_per_group: int
 
 
@@ -75,9 +79,11 @@ class Planner:
         consumed = await asyncio.to_thread(self.data.snapshots.consumed, policies.consumed_snapshots())
         shape = await self._shape(role, asked, policies, consumed)
         impossible: dict[str, str] = {}
+        if asked is not PLAIN:  # a request, to be made whole without asking back
+            impossible |= {name: NEEDS_TASKS for name, one in ALGORITHMS.items() if one.writes_bundle}
         while True:
             proposal = plan(shape, self.abilities.algorithms, impossible)
-            if proposal.chosen is None:
+            if proposal.chosen is None or ALGORITHMS[proposal.chosen.algorithm].writes_bundle:
                 return shape, proposal
             problem = await self._problem(role, _planned(asked, proposal), policies, consumed)
             if problem is None:
@@ -116,6 +122,7 @@ class Planner:
         thumbs = labels(counted(await self.data.preferences.thumbs(role), chosen))
         labelled = TrajectoryRules(chosen, False, consumed.labelled, generations)
         up, down = await asyncio.to_thread(thumbs_of, candidates, thumbs, labelled)
+        gate = await self.data.tasks.gate_of(role)
         stable = policies.stable
         lineage = list(policies.ancestry(stable.version)) if stable else []
         last = _last_gradient(self.store.jobs_of(role))
@@ -127,6 +134,7 @@ class Planner:
             thumbs_down=down,
             ess=lasting_ess(ess, last.created_at, candidates) if last else None,
             has_imitated=any(policy.algorithm == "sft" for policy in lineage),
+            held_out_tasks=len(gate.tasks) if gate else 0,
         )
 
     async def _problem(self, role: str, config: TrainingConfig, policies: Policies, consumed: Consumed) -> str | None:
@@ -137,7 +145,7 @@ class Planner:
         generations = policies.generations(parent_of(policies, config.base_model))
         query = SnapshotQuery(role, config.algorithm, config.dataset, consumed, generations)
         chosen = await self.data.selector.select(query)
-        least = max(1, chosen.minimum)
+        least = chosen.minimum
         if len(chosen.ids) < least:
             return f"{len(chosen.ids)} of them can be chosen, and it needs {least}"
         return chosen.problem

@@ -17,7 +17,7 @@ from ratchet.core.datasets.s3_snapshots import Snapshots
 from ratchet.core.stores.objects import Objects
 from ratchet.core.stores.warehouse import Warehouse
 from ratchet.rl_coordinator.registry.clickhouse_lineage import PolicyHistory
-from ratchet.rl_coordinator.registry.domain import Policies, continues_stable
+from ratchet.rl_coordinator.registry.domain import Policies, StartingPoint, continues_stable
 from ratchet.rl_coordinator.registry.kv_policies import KvPolicies
 from ratchet.rl_coordinator.registry.provenance import Page, Provenance
 from ratchet.rl_coordinator.registry.replay import Replay
@@ -25,7 +25,7 @@ from ratchet.rl_coordinator.registry.replay import Replay
 if TYPE_CHECKING:
     from ratchet.rl_coordinator.settings import Settings
 
-__all__ = ["KvPolicies", "Page", "Policies", "Registry", "build_registry", "continues_stable"]
+__all__ = ["KvPolicies", "Page", "Policies", "Registry", "StartingPoint", "build_registry", "continues_stable"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -194,6 +194,8 @@ class ShapeOut(Answer, frozen=True, kw_only=True):
     """Effective sample size of the role's last policy gradient, until most trajectories are newer than it."""
     has_imitated: bool
     """The stable policy or an ancestor learnt by sft."""
+    held_out_tasks: int
+    """Tasks by which the gate compares candidates with stable."""
 
 
 class PlanOut(Answer, frozen=True, kw_only=True):

@@ -8,12 +8,13 @@ sequences in which each token stands once (`sequences`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
 
 from ratchet.bus.message import JsonObject
+from ratchet.core.contract.reward import Feedback, Reward
 from ratchet.core.contract.snapshot import CallSpan, ChatPart, Row, TrajectoryRow
 from ratchet.core.contract.trajectory import Trajectory
 from ratchet.core.contract.turn import Turn
@@ -37,6 +38,8 @@ TRANSFORMS: Mapping[str, Callable[[float], float]] = {
 }
 """`negate` mirrors a reward within [0, 1]: the best becomes the worst."""
 
+MOST_WORDS = 2000
+"""Characters of one comment, reason or error."""
 TURNS_NOT_STORED = "turns_not_stored"
 NO_ANSWERED_CALL = "no_answered_call"
 NO_TRAINABLE_CALL = "no_trainable_call"
@@ -127,6 +130,23 @@ def row_of(trajectory: Trajectory, turns: Sequence[Turn], scored: Scored, needs_
     except (ChatError, RecursionError):
         return UNREADABLE_CHAT
     return SnapshotRow(row, RowOrigin((trajectory.trajectory_id,), source))
+
+
+def with_words(row: SnapshotRow | str, words: Mapping[str, Sequence[str]]) -> SnapshotRow | str:
+    """A trajectory's row with what was said of it. `words`: by trajectory."""
+    if isinstance(row, str) or not isinstance(row.row, TrajectoryRow):
+        return row
+    spoken = list(words.get(row.row.trajectory_id, ()))
+    return replace(row, row=msgspec.structs.replace(row.row, words=spoken))
+
+
+def words_of(feedback: Iterable[Feedback], reward: Reward | None, turns: Iterable[Turn]) -> list[str]:
+    """What was said of a trajectory: by users and raters, by what judged it, and by engines and tools that failed."""
+    comments = [f"{one.kind}: {one.value}" for one in feedback if isinstance(one.value, str) and one.value.strip()]
+    parts = reward.reward_components.items() if reward else ()
+    reasons = [f"{name} ({part.score:g}): {part.reasoning}" for name, part in parts if part.reasoning]
+    errors = [f"error: {turn.error}" for turn in turns if turn.error]
+    return [words[:MOST_WORDS] for words in dict.fromkeys([*comments, *reasons, *errors])]
 
 
 def calls_of(turns: Sequence[Turn], referenced: frozenset[str] | None = None) -> list[LoggedCall]:

@@ -24,7 +24,7 @@ from ratchet.core.contract.training import (
     TrainingStatus,
 )
 from ratchet.core.errors import WrongState
-from ratchet.core.rules.algorithms import dataset_format
+from ratchet.core.rules.algorithms import ALGORITHMS, dataset_format
 from ratchet.rl_coordinator.jobs.domain.retries import RetryRule, eased
 
 NEXT: Mapping[JobState, frozenset[JobState]] = {
@@ -74,8 +74,10 @@ CountedOf = Callable[[str], Counted]
 
 
 def learns_from_trajectories(job: Job) -> bool:
-    """Whether a job uses rewarded trajectories up: one that learns from pairs or thumbs leaves their count alone."""
-    return dataset_format(job.algorithm) in (TRAJECTORIES, None)
+    """Whether a job uses rewarded trajectories up: one that learns from pairs or thumbs, or reads a few for what was
+    said of them, leaves their count alone."""
+    algorithm = ALGORITHMS.get(job.algorithm)
+    return not (algorithm and algorithm.writes_bundle) and dataset_format(job.algorithm) in (TRAJECTORIES, None)
 
 
 def accept(request: TrainingRequest, *, pool: str, counted: Counted, now: datetime, cause: Cause | None = None) -> Job:

@@ -84,6 +84,8 @@ class Shape:
     """Of the role's last policy gradient, as long as most trainable trajectories are older than it."""
     has_imitated: bool
     """The stable policy or an ancestor learnt by sft."""
+    held_out_tasks: int = 0
+    """Tasks by which the gate compares candidates with stable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,7 @@ def plan(shape: Shape, offered: Collection[str], impossible: Mapping[str, str] |
     `impossible`: by algorithm, why a job would be refused although the shape fits.
     """
     imitate = _imitate(shape)
-    first = [imitate] if not shape.has_imitated else []
+    first = [_prompt(shape), *([imitate] if not shape.has_imitated else [])]
     # Never proposed: what a role is trained for is the policy that serves it.
     scorer = f"{shape.pairs} preference pairs; it scores answers, and no role is served by it"
     ranked = [*first, _pairs(shape), Verdict("reward_model", False, scorer)]
@@ -193,6 +195,16 @@ def lasting_ess(ess: float | None, learnt_at: datetime, candidates: Sequence[Can
     """The effective sample size of a training, until most of what there is to learn from is newer than it."""
     newer = sum(candidate.ended_at > learnt_at for candidate in candidates)
     return None if 2 * newer > len(candidates) else ess
+
+
+def _prompt(shape: Shape) -> Verdict:
+    tasks = f"the gate has {shape.held_out_tasks} held-out tasks"
+    if not shape.held_out_tasks:
+        return Verdict(
+            "gepa", False, f"{tasks}: nothing but traffic could tell a better prompt (RATCHET_CANARY_TASK_FILES)"
+        )
+    free = "a prompt costs some calls and no GPU, and meets the same gates as weights: try it before you train"
+    return Verdict("gepa", True, f"{tasks}: {free}")
 
 
 def _imitate(shape: Shape) -> Verdict:

@@ -86,6 +86,8 @@ def config_problems(config: TrainingConfig, abilities: Abilities) -> list[str]:
             reasons.append(f"dataset.sample_size {size}: {name} needs at least {least}")
         if config.dataset.snapshot is None and size < (config.dataset.min_rows or 0):
             reasons.append(f"dataset.min_rows {config.dataset.min_rows} is more than dataset.sample_size {size}")
+        if ALGORITHMS[name].writes_bundle and config.dataset.source == "s3":
+            reasons.append(f"{name}: each search has a snapshot of its own; leave dataset.snapshot out")
     return [*reasons, *_source(config), *_selection(config), *_fitting_filter(config), *_placement(config)]
 
 

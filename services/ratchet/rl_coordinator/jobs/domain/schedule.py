@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 from ratchet.core.contract.state import Job, JobState
 from ratchet.core.contract.training import TrainingRequest
+from ratchet.core.rules.algorithms import ALGORITHMS, PROMPTS
 from ratchet.rl_coordinator.jobs.domain.jobs import ACTIVE, is_announced
 
 PRIORITIES: Mapping[str, int] = {"urgent": 0, "high": 1, "normal": 2, "low": 3}
@@ -27,7 +28,11 @@ class Schedule:
     """A job is put off by this long for each priority below `urgent`."""
 
     def pool_of(self, request: TrainingRequest) -> str:
-        """Jobs that ask for a GPU go to the pool `gpu` where there is one, all others to `default`."""
+        """Searches for bundles go to the pool `prompts`, jobs that ask for a GPU to `gpu` where there is one, and all
+        others to `default`."""
+        algorithm = ALGORITHMS.get(request.training_config.algorithm)
+        if algorithm is not None and algorithm.writes_bundle:
+            return PROMPTS
         compute = request.training_config.compute
         asks_for_gpu = compute is not None and (compute.gpu_count or 0) > 0
         return GPU_POOL if asks_for_gpu and GPU_POOL in self.slots else DEFAULT_POOL

@@ -1,8 +1,8 @@
 """The budget of a search: each call reserves the most that it may use before it is made, and gives back the rest.
 
 A search that is killed cannot say what it has used. So it may use no more than a *lease* that a stored checkpoint
-names; the attempt that goes on from that checkpoint counts all of the lease as used. All attempts together never exceed the
-budget.
+names; the attempt that goes on from that checkpoint counts all of the lease as used. All attempts together never exceed
+the budget.
 """
 
 from __future__ import annotations
