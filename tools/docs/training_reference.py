@@ -66,6 +66,13 @@ WORDS = {
 """By hyperparameter: default, meaning. A test compares the defaults with the trainer's."""
 
 
+def _named(algorithms: list[str]) -> str:
+    """Which they are, shortly where they are all, or all that train weights."""
+    others = [one.name for one in BUILT_IN if one.name not in algorithms]
+    searches = [one.name for one in BUILT_IN if one.writes_bundle]
+    return f"all but {', '.join(others)}" if others == searches else ", ".join(algorithms) if others else "all"
+
+
 def training_page() -> str:
     """Algorithms, and their hyperparameters. Raises `KeyError` for a hyperparameter without words."""
     members = Hyperparameters.__struct_fields__
@@ -80,7 +87,7 @@ def training_page() -> str:
         (
             f"`{name}`",
             f"`{types[name]}`",
-            "all" if len(algorithms[name]) == len(BUILT_IN) else ", ".join(algorithms[name]),
+            _named(algorithms[name]),
             *WORDS[name],
         )
         for name in members
