@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -122,6 +123,18 @@ async def test_late_feedback_makes_a_revision_and_the_same_feedback_does_not_mak
         await eventually(settled(bus, "RL_FEEDBACK", "reward-feedback"))
         assert [reward.revision for reward in await rewards(warehouse)] == [0, 1, 2]
         assert third.reward_components["user_feedback"].score == 0.5
+
+
+async def test_newest_opinion_counts_where_an_older_one_came_of_a_clock_ahead(shared_settings: SharedSettings) -> None:
+    async with loop(shared_settings) as (bus, warehouse), running_app(build(settings_of(shared_settings))):
+        await bus.publish(trajectory())
+        await eventually(rewarded(warehouse, 1))
+        ahead = bus.now() + timedelta(days=1)
+        await bus.publish(feedback(1, at=ahead, value=True, rater="ann"))
+        await eventually(rewarded(warehouse, 2))
+        await bus.publish(feedback(2, at=bus.now(), value=False, rater="ann"))
+        newest = (await eventually(rewarded(warehouse, 3)))[-1]
+        assert newest.reward_components["user_feedback"].score == 0.0
 
 
 async def test_feedback_that_comes_first_is_in_the_first_reward(shared_settings: SharedSettings) -> None:

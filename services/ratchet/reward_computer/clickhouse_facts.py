@@ -6,10 +6,12 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from ratchet.bus.message import Message
 from ratchet.core.contract import Feedback, Reward, Trajectory, decode
 from ratchet.core.stores.history import History
-from ratchet.core.stores.warehouse import Warehouse
+from ratchet.core.stores.warehouse import Row, Warehouse
 
 M = TypeVar("M", bound=Message)
 
@@ -61,16 +63,26 @@ class Facts:
         return await self._messages("rewards", Reward, keys)
 
     async def feedback(self, keys: Iterable[Key]) -> Mapping[Key, Sequence[Feedback]]:
-        """All feedback."""
-        return await self._messages("feedback", Feedback, keys)
+        """All feedback, none of it given later than it was stored."""
+        return _by_trajectory(
+            (row, replace(decode(row["body"].encode(), Feedback), at=row["at"]))
+            for row in await self._rows("feedback", keys)
+        )
 
     async def _messages(self, table: str, kind: type[M], keys: Iterable[Key]) -> Mapping[Key, Sequence[M]]:
-        rows = await self._warehouse.rows(
-            f"SELECT role, trajectory_id, body FROM {table} FINAL WHERE (role, trajectory_id) IN"  # noqa: S608 - our own table names
+        return _by_trajectory((row, decode(row["body"].encode(), kind)) for row in await self._rows(table, keys))
+
+    async def _rows(self, table: str, keys: Iterable[Key]) -> Sequence[Row]:
+        at = "at, " if table == "feedback" else ""
+        return await self._warehouse.rows(
+            f"SELECT role, trajectory_id, {at}body FROM {table} FINAL WHERE (role, trajectory_id) IN"  # noqa: S608 - our own table names
             " {keys:Array(Tuple(String, String))} ORDER BY ingested_at, sequence",
             {"keys": sorted(set(keys))},
         )
-        by_trajectory: defaultdict[Key, list[M]] = defaultdict(list)
-        for row in rows:
-            by_trajectory[row["role"], row["trajectory_id"]].append(decode(row["body"].encode(), kind))
-        return by_trajectory
+
+
+def _by_trajectory(messages: Iterable[tuple[Row, M]]) -> Mapping[Key, Sequence[M]]:
+    by_trajectory: defaultdict[Key, list[M]] = defaultdict(list)
+    for row, message in messages:
+        by_trajectory[row["role"], row["trajectory_id"]].append(message)
+    return by_trajectory

@@ -47,7 +47,7 @@ class Table:
     key: tuple[str, ...] = ("role", "trajectory_id")
     """The columns, all of them text, that order the table before the event id: queries look rows up by them."""
     client_times: tuple[str, ...] = ()
-    """Columns that an agent's clock sets and lists are ordered by: never later than the stream stored the message."""
+    """Columns that a producer's clock sets and that order things: never later than the stream stored the message."""
     own_id: str = ""
     """The column that tells events under one key apart, also where publishers give them one event id."""
 
@@ -220,12 +220,13 @@ TABLES: Mapping[str, Table] = {
             at="timestamp",
         ),
     ),
-    Turn.TOPIC: Table("turns", turn_columns),
+    Turn.TOPIC: Table("turns", turn_columns, client_times=("at",)),
     TrajectoryEnd.TOPIC: Table("trajectory_ends", end_columns),
     Reward.TOPIC: Table("rewards", reward_columns),
     Feedback.TOPIC: Table(
         "feedback",
         members("feedback_id", "trajectory_id", "role", "kind", "rater", "source", "at"),
+        client_times=("at",),
         own_id="feedback_id",
     ),
     Preference.TOPIC: Table(

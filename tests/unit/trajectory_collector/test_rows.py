@@ -8,9 +8,10 @@ from datetime import datetime, timedelta
 import msgspec
 import pytest
 
+from ratchet.core.contract import Feedback, Turn
 from ratchet.trajectory_collector.rows import EARLIEST, TABLES, row_of
-from tests.support.messages import AT, trajectory
-from tests.support.rewards import received
+from tests.support.messages import AT, trajectory, turn
+from tests.support.rewards import feedback, received
 
 HOUR, CENTURY = timedelta(hours=1), timedelta(days=36_500)
 
@@ -26,3 +27,9 @@ def test_a_clock_that_is_ahead_gives_no_run_a_place_before_those_that_ended_sinc
     one = msgspec.structs.replace(trajectory(), start_timestamp=ended_at, end_timestamp=ended_at)
     row = row_of(TABLES[one.TOPIC], replace(received(one), time=AT), "made/0", AT)
     assert (row["started_at"], row["ended_at"]) == (placed_at, placed_at)
+
+
+@pytest.mark.parametrize("one", [turn(timestamp=AT + CENTURY), feedback(at=AT + CENTURY)])
+def test_call_and_opinion_are_placed_no_later_than_they_were_stored(one: Turn | Feedback) -> None:
+    row = row_of(TABLES[one.TOPIC], replace(received(one), time=AT), "made/0", AT)
+    assert row["at"] == AT
