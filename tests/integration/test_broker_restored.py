@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -12,15 +14,20 @@ import pytest
 from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import eventually
-from ratchet.core.contract import Alert, Message, Trajectory
+from ratchet.core.contract import Alert, Message, Trajectory, encode
 from ratchet.core.contract.state import BASELINES
+from ratchet.core.datasets.clickhouse_preferences import Preferences
 from ratchet.core.errors import BusUnavailable, RatchetError
+from ratchet.core.preferences.clickhouse_stored import Selection, StoredPreferences
 from ratchet.core.service.settings import SharedSettings
+from ratchet.trajectory_collector.clickhouse_facts import Facts
+from ratchet.trajectory_collector.rows import TABLES, row_of
 from tests.integration.test_reward_computer import build, loop, opinions_in, rewards, settings_of
 from tests.support.consuming import messages_of
-from tests.support.messages import trajectory
-from tests.support.rewards import feedback
-from tests.support.running import connected, running_app
+from tests.support.messages import AT, trajectory
+from tests.support.preferences import preferred
+from tests.support.rewards import feedback, received
+from tests.support.running import connected, prepared_warehouse, running_app
 from tests.support.servers import Broker, RunningServer
 
 STREAM = "RL_TRAJECTORIES"
@@ -142,6 +149,24 @@ async def test_stream_deleted_under_traffic_costs_no_reward_and_no_opinion(
         await eventually(all_opinions, 60)
         first = [reward.trajectory_id for reward in await rewards(warehouse) if reward.revision == 0]
         assert sorted(first) == sorted(trajectory(name).trajectory_id for name in names)
+
+
+async def test_newest_opinions_are_those_of_the_stream_made_anew(shared_settings: SharedSettings) -> None:
+    async with prepared_warehouse(shared_settings) as warehouse:
+        for generation, sequence, value, at in (("old/0", 9, True, AT), ("new/0", 1, False, AT + timedelta(hours=1))):
+            thumb = feedback(sequence, value=value, rater="ann")
+            pair = preferred(generation, rater="ann")
+            for message in (thumb, pair):
+                delivered = replace(received(message, sequence), body=encode(message))
+                row = row_of(TABLES[message.TOPIC], delivered, generation, at)
+                await Facts(warehouse).insert(TABLES[message.TOPIC], [row])
+        newest = Preferences(warehouse, 1)
+        assert [thumb.up for thumb in await newest.thumbs("support")] == [False]
+        assert [opinion.sequence for opinion in await newest.opinions("support")] == [1]
+        pages = StoredPreferences(warehouse)
+        (first,) = await pages.newest(Selection(), 1)
+        (second,) = await pages.newest(Selection(), 1, first)
+        assert (first.sequence, second.sequence) == (1, 9)
 
 
 async def _true(value: object) -> bool:

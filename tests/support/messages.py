@@ -86,4 +86,4 @@ def trajectory_end(name: str = "one", **changes: Any) -> TrajectoryEnd:
 
 def stored_at(message: Message) -> datetime:
     """When a stream stored it: not before what it reports has happened."""
-    return max(AT, getattr(message, "end_timestamp", AT))
+    return max(AT, *(getattr(message, name, AT) for name in ("end_timestamp", "timestamp", "at")))

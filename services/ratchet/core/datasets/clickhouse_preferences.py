@@ -26,7 +26,7 @@ SELECT
     JSONExtract(p.body, 'confidence', 'Nullable(Float64)') AS confidence
 FROM preferences AS p FINAL
 WHERE p.role = {role:String}
-ORDER BY p.sequence DESC
+ORDER BY p.ingested_at DESC, p.sequence DESC
 LIMIT {limit:UInt32}
 """
 _THUMBS = """
@@ -36,7 +36,7 @@ SELECT
     coalesce(f.rater, JSONExtract(f.body, 'user_ref', 'Nullable(String)')) AS rater
 FROM feedback AS f FINAL
 WHERE f.role = {role:String} AND f.kind = 'thumbs'
-ORDER BY f.sequence DESC
+ORDER BY f.ingested_at DESC, f.sequence DESC
 LIMIT {limit:UInt32}
 """
 _COUNT = "SELECT uniqExact(preference_id, event_id) AS stored FROM preferences WHERE role = {role:String}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from ratchet.core.contract import Preference, decode
@@ -16,14 +16,14 @@ _KNOWN = "SELECT DISTINCT preference_id FROM preferences WHERE preference_id IN 
 _CHOSEN = "({role:String} = '' OR role = {role:String}) AND ({source:String} = '' OR source = {source:String})"
 _NEWEST = f"""
 SELECT body, ingested_at, sequence FROM preferences FINAL
-WHERE {_CHOSEN} AND (sequence, preference_id) < ({{sequence:UInt64}}, {{id:String}})
-ORDER BY sequence DESC, preference_id DESC LIMIT {{limit:UInt32}}
+WHERE {_CHOSEN} AND (ingested_at, sequence, preference_id) < ({{at:DateTime64(3)}}, {{sequence:UInt64}}, {{id:String}})
+ORDER BY ingested_at DESC, sequence DESC, preference_id DESC LIMIT {{limit:UInt32}}
 """  # noqa: S608 - both parts are above
 _COUNTS = f"""
 SELECT role, source, coalesce(rater, '') AS rater, uniqExact(preference_id) AS number
 FROM preferences WHERE {_CHOSEN} GROUP BY role, source, rater ORDER BY role, source, number DESC, rater
 """  # noqa: S608 - as above
-END = 2**64 - 1, ""
+END = datetime(2200, 1, 1, tzinfo=UTC), 0, ""
 """A place after every other."""
 
 
@@ -34,7 +34,7 @@ class Kept:
     preference: Preference
     at: datetime
     sequence: int
-    """Its place in the order, which nothing that is stored later changes."""
+    """Its place in the stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ class StoredPreferences:
 
     async def newest(self, selection: Selection, limit: int, before: Kept | None = None) -> list[Kept]:
         """The newest ones first; `before`: those that come after this one, the last of the page before."""
-        sequence, name = (before.sequence, before.preference.preference_id) if before else END
-        asked = {**selection.parameters, "limit": limit, "sequence": sequence, "id": name}
+        at, sequence, name = (before.at, before.sequence, before.preference.preference_id) if before else END
+        asked = {**selection.parameters, "limit": limit, "at": at, "sequence": sequence, "id": name}
         rows = await self._warehouse.rows(_NEWEST, asked)
         return [Kept(decode(row["body"].encode(), Preference), row["ingested_at"], row["sequence"]) for row in rows]
 

@@ -81,7 +81,7 @@ FROM trajectories WHERE {OF_KEYS} ORDER BY ingested_at DESC LIMIT 1 BY role, tra
 _THUMBS = f"""
 SELECT role, trajectory_id, sum(if(up, 1, -1)) AS thumbs
 FROM (
-    SELECT role, trajectory_id, argMax(JSONExtractBool(body, 'value'), sequence) AS up
+    SELECT role, trajectory_id, argMax(JSONExtractBool(body, 'value'), (ingested_at, sequence)) AS up
     FROM feedback WHERE {OF_KEYS} AND kind = 'thumbs'
     GROUP BY role, trajectory_id, coalesce(rater, JSONExtract(body, 'user_ref', 'Nullable(String)'), feedback_id)
 )

@@ -68,6 +68,11 @@ def test_a_raters_newest_opinion_counts() -> None:
     assert selected == (["after"], {"superseded": 1})
 
 
+def test_opinion_in_a_stream_made_anew_is_newer_than_those_before_it() -> None:
+    later = other_way("after", 1, at=after(10), rater="ann")
+    assert chosen(opinion("before", 9, rater="ann"), later) == (["after"], {"superseded": 1})
+
+
 @pytest.mark.parametrize("prefix", ["", "rag-"])
 def test_two_tests_of_one_rule_are_one_rater_whose_newer_opinion_counts(prefix: str) -> None:
     compared = opinion("before", 1, source="derived", rater=f"{prefix}reward-margin")

@@ -82,13 +82,18 @@ class Opinion:
     at: datetime
     """When it was stored."""
     sequence: int
-    """Its place in the stream: later ones are newer."""
+    """Its place in the stream, which gives sequences out again once it was made anew."""
     prompt: str
     chosen: str
     rejected: str
     group_key: str | None = None
     """The task of a derived pair."""
     confidence: float | None = None
+
+    @property
+    def place(self) -> tuple[datetime, int, str]:
+        """Later ones are newer."""
+        return self.at, self.sequence, self.preference_id
 
     @property
     def question(self) -> tuple[str, ...]:
@@ -205,7 +210,7 @@ def pair_row(preference: Preference | None, votes: Sequence[str] = ()) -> Snapsh
 def _newest_by_question(opinions: Iterable[Opinion], left_out: Counter[str]) -> Iterable[list[Opinion]]:
     """For every two answers, each judge's newest opinion, oldest first."""
     newest: dict[tuple[tuple[str, ...], tuple[str, ...]], Opinion] = {}
-    for opinion in sorted(opinions, key=lambda known: known.sequence):
+    for opinion in sorted(opinions, key=lambda known: known.place):
         key = (opinion.judge, opinion.question)
         left_out["superseded"] += key in newest
         newest[key] = opinion
@@ -231,7 +236,7 @@ def _newest_of_groups(eligible: Iterable[Opinion], limit: int | None) -> list[Op
     """Oldest first. Each derivation bounds a task's pairs; this bounds what several derivations add up to."""
     kept: list[Opinion] = []
     taken: Counter[str] = Counter()
-    for opinion in sorted(eligible, key=lambda opinion: (opinion.sequence, opinion.preference_id), reverse=True):
+    for opinion in sorted(eligible, key=lambda opinion: opinion.place, reverse=True):
         if opinion.group_key is not None:
             taken[opinion.group_key] += 1
             if limit is not None and taken[opinion.group_key] > limit:
