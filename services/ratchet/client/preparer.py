@@ -22,13 +22,11 @@ from ratchet.core.service.logs import failure
 
 log = structlog.get_logger()
 
-_preparing = threading.RLock()
-"""Held while a message is prepared, and while the process forks: a child inherits the locks that libraries hold on
-other threads at that moment (jsonschema-rs while it validates), and waits for them for ever."""
+checking = threading.RLock()
+"""Held while a message is checked, and while the process forks: a child inherits the locks that libraries hold on other
+threads at that moment (jsonschema-rs while it validates), and waits for them for ever."""
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_preparing.acquire, after_in_parent=_preparing.release, after_in_child=_preparing.release
-    )
+    os.register_at_fork(before=checking.acquire, after_in_parent=checking.release, after_in_child=checking.release)
 
 
 class Preparer:
@@ -151,7 +149,7 @@ class Preparer:
         """Redact, check and hand on, unless `finish` has given up and counted the message in the meantime."""
         prepared: tuple[Record, Mapping[str, int]] | Exception
         try:
-            with _preparing:
+            with checking:
                 redacted, counts = redact_message(message)
                 prepared = self._outbox.seal(redacted), counts
         except Exception as error:  # noqa: BLE001 - the boundary: one bad message must not end the thread

@@ -16,6 +16,7 @@ import structlog
 import uuid_utils
 
 from ratchet.bus.contracts import Contracts
+from ratchet.client.preparer import checking
 from ratchet.client.settings import ClientSettings
 from ratchet.client.trajectory import Agent, TrajectoryRecorder, plain
 from ratchet.core.contract import Feedback, JsonObject, Message, Preference
@@ -197,7 +198,8 @@ class Recording:
     def submit(self, message: Message) -> None:
         """Queue a message. It is redacted and checked in the background; a strict client checks it here as well."""
         if self._strict:
-            self._contracts.check_strict(message)
+            with checking:
+                self._contracts.check_strict(message)
         self._put(message)
 
     def _report(self, error: Exception) -> None:

@@ -9,12 +9,16 @@ import time
 import msgspec
 import pytest
 
+from ratchet.bus.clock import utc_now
 from ratchet.bus.envelope import Record
 from ratchet.bus.message import Message
 from ratchet.bus.outbox import Outbox
 from ratchet.bus.spool import NoSpool
 from ratchet.bus.testing import eventually
 from ratchet.client.preparer import Preparer
+from ratchet.client.recording import Recording
+from ratchet.client.settings import ClientSettings
+from ratchet.client.trajectory import Agent
 from ratchet.core.contract.trajectory import TaskContext
 from ratchet.core.service.contracts import load_contracts
 from tests.support.messages import trajectory
@@ -146,3 +150,32 @@ def test_fork_waits_for_the_message_that_is_prepared() -> None:
     assert os.waitpid(child, 0)[1] == 0
     preparer.finish(5)
     assert outbox.pending == 1
+
+
+class Checking:
+    """As `Validating`, for what a strict client asks of the contracts on its own thread."""
+
+    def __init__(self) -> None:
+        self.lock, self.began = threading.Lock(), threading.Event()
+
+    def check_strict(self, message: Message) -> bytes:
+        with self.lock:
+            self.began.set()
+            time.sleep(0.3)  # the fork is tried meanwhile
+            return CONTRACTS.check_strict(message)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no process forks here")
+def test_fork_waits_for_the_message_that_a_strict_client_checks() -> None:
+    contracts, kept = Checking(), list[Message]()
+    agent = Agent(agent_id="a", role="support", session_id="s")
+    recording = Recording(agent, ClientSettings(), contracts, kept.append, strict=True, now=utc_now)  # pyright: ignore[reportArgumentType]
+    other = threading.Thread(target=recording.submit, args=(trajectory(),))
+    other.start()
+    contracts.began.wait()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if contracts.lock.acquire(timeout=1) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    other.join()
+    assert len(kept) == 1
