@@ -35,12 +35,13 @@ def _passes(draw: random.Random, tasks: int, stable: float, candidate: float) ->
     return compare(wins, 0.8, 0.05).passed, compare(wins, 0.95, 0.05).passed
 
 
-def processor_share(rate: int = 20, horizon_s: int = 1800, tick_s: float = 0.5) -> Iterator[Row]:
+def processor_share(*, priced: bool, rate: int = 20, horizon_s: int = 1800, tick_s: float = 0.5) -> Iterator[Row]:
     """Share of one core at `rate` trajectories a second when outcomes take up to the horizon: 36,000 are open."""
     rules, compared = (
         Rules(stages=(Stage(0.1, 0, 0),), horizon_s=float(horizon_s)),
         Compared("r", 1, 2, frozenset({0.1})),
     )
+    rules = rules.with_cost(1.0) if priced else rules
     draw, watching = random.Random(5), LiveStatistics(Statistics(), [], rules)
     ends: list[Event] = []
     number, now = 0, 0.0
@@ -53,7 +54,7 @@ def processor_share(rate: int = 20, horizon_s: int = 1800, tick_s: float = 0.5) 
             at, canary = number / rate, draw.random() < 0.1
             name, arm, version = f"t{number}", "canary" if canary else "stable", 2 if canary else 1
             started.append(Started(name, at, arm, version, 0.1, "r", Terms(0.3, 0.3, 0.3, 0.5, 900.0)))
-            started.append(Call(name, at, True, arm, version, False, 900.0))
+            started.append(Call(name, at, True, arm, version, False, 900.0, cost_usd=0.04))
             scored_at = at + draw.uniform(0, horizon_s)
             ends.append(Score(name, scored_at, draw.random() > 0.3, draw.random(), None, False))
         now += seconds
@@ -75,7 +76,7 @@ def processor_share(rate: int = 20, horizon_s: int = 1800, tick_s: float = 0.5) 
     ticks = len(batches)
     held = sum(len(chunk.trajectories) for chunk in watching.window.open)
     yield (
-        held,
+        f"{held}{', with cost' if priced else ''}",
         f"{1e3 * folded / ticks:.1f}",
         f"{1e3 * weighed / ticks:.1f}",
         f"{(folded + weighed) / ticks / tick_s:.1%}",
@@ -101,7 +102,8 @@ def main() -> None:
     runs = parser.parse_args().runs
     table("Held-out gate passes", ("tasks", "success", "at .80", "at .95"), gate(runs))
     heads = ("trajectories open", "fold, ms a tick", "weigh, ms a tick", "share of a core")
-    table("Statistics at 20 trajectories a second, a tick every .5 s", heads, processor_share())
+    table("Statistics at 20 trajectories a second, a tick every .5 s", heads, processor_share(priced=False))
+    table("The same, with cost", heads, processor_share(priced=True))
 
 
 if __name__ == "__main__":
