@@ -140,7 +140,7 @@ def test_factors_of_the_dearest_and_the_cheapest_cost_stay_positive() -> None:
     tests = SequentialTests(RULES.with_cost(CAP_USD))
     for own, other in ((1e6, 0.0), (0.0, 1e6)):
         events = [start("c"), start("s", "stable"), call("c", own), call("s", other, "stable"), score("c"), score("s")]
-        assert (tests.products(cohort(folded(*events))) > 0).all()
+        assert (tests.products(cohort(folded(*events))).running > 0).all()
 
 
 def test_cap_is_four_times_the_dearest_of_a_hundred() -> None:

@@ -125,6 +125,16 @@ class ProcessState:
     """... and any run of subjects."""
 
 
+@dataclass(frozen=True, slots=True)
+class Products:
+    """Running products of the rollback family's factors over a block: the costly part, worth keeping."""
+
+    running: Floats
+    """[..., n, stakes]."""
+    highest: Floats
+    """The largest of each stake, [..., 1, stakes]: no mixture of them has a larger prefix than theirs."""
+
+
 class SequentialTests:
     """All tests of a rollout under some rules."""
 
@@ -186,8 +196,12 @@ class SequentialTests:
             unit_spent=np.ones(shape),
         )
 
-    def products(self, cohort: Cohort) -> Floats:
-        """Running products of the rollback family's factors, [..., n, stakes]: the costly part, worth keeping."""
+    def products(self, cohort: Cohort) -> Products:
+        """Of a cohort, pending harms at their bounds."""
+        running = self._running(cohort)
+        return Products(running, running.max(axis=-2, keepdims=True))
+
+    def _running(self, cohort: Cohort) -> Floats:
         alone = self._factors(cohort, rollback_gain)
         singly = [*alone, ratio_factors(cohort.canary, cohort.weight)]
         if self.rules.kept_small:
@@ -214,15 +228,15 @@ class SequentialTests:
                 parts.append(rollback_factors(cohort.weight, cohort.centres[name], gained, margin))
         return parts
 
-    def close_block(self, state: ProcessState, cohort: Cohort, products: Floats) -> ProcessState:
+    def close_block(self, state: ProcessState, cohort: Cohort, products: Products) -> ProcessState:
         """The state after a full block in which nothing is pending."""
-        values = prefix_values(products, state.capital, self._mixtures, state.block)
+        values = prefix_values(products.running, state.capital, self._mixtures, state.block)
         spent, runs = self._runs(state.run, [cohort])
         unit_spent, unit_runs = self._runs(state.unit_run, [cohort], of_units=True)
         return replace(
             self._up_to_watermark(state, cohort),
             block=state.block + 1,
-            capital=grown_capital(state.capital, products[..., -1, :], state.block),
+            capital=grown_capital(state.capital, products.running[..., -1, :], state.block),
             peaks=np.maximum(state.peaks, values.max(axis=-2)),
             unit_wealth=self._unit_wealth(state.unit_wealth, [cohort]),
             run=runs,
@@ -231,7 +245,7 @@ class SequentialTests:
             unit_spent=np.minimum(state.unit_spent, unit_spent),
         )
 
-    def evaluate(self, state: ProcessState, cohorts: Sequence[Cohort], products: Sequence[Floats]) -> Evaluation:
+    def evaluate(self, state: ProcessState, cohorts: Sequence[Cohort], products: Sequence[Products]) -> Evaluation:
         """The closed blocks and the open ones behind them, as they are now."""
         known, alone, units = state, self._is_alone(state, cohorts), len(self.unit_names)
         for cohort in cohorts:
@@ -263,16 +277,20 @@ class SequentialTests:
             and state.run == state.unit_run
         )
 
-    def _largest(self, state: ProcessState, products: Sequence[Floats], *, alone: bool) -> Floats:
-        """The largest e-value of a prefix that reaches into the open blocks, per test."""
+    def _largest(self, state: ProcessState, products: Sequence[Products], *, alone: bool) -> Floats:
+        """The largest e-value of a prefix that reaches into the open blocks, per test.
+
+        A block whose highest products, all at once, would not exceed it has no prefix that does.
+        """
         units, stakes = len(self.unit_names), self._unit_stakes if alone else 0
         mixtures = self._mixtures[stakes:, units if alone else 0 :]
         capital, block = state.capital[..., stakes:], state.block
         largest = capital @ mixtures + reserve(block)
-        for running in products:
-            values = prefix_values(running[..., stakes:], capital, mixtures, block)
-            largest = np.maximum(largest, values.max(axis=-2))
-            capital, block = grown_capital(capital, running[..., -1, stakes:], block), block + 1
+        for part in products:
+            running, highest = part.running[..., stakes:], part.highest[..., stakes:]
+            if (prefix_values(highest, capital, mixtures, block)[..., 0, :] > largest).any():
+                largest = np.maximum(largest, prefix_values(running, capital, mixtures, block).max(axis=-2))
+            capital, block = grown_capital(capital, running[..., -1, :], block), block + 1
         return np.concatenate([largest[..., :units], largest], axis=-1) if alone else largest
 
     def _unit_wealth(self, wealth: Floats, cohorts: Sequence[Cohort]) -> Floats:

@@ -13,8 +13,7 @@ import msgspec
 import numpy as np
 
 from ratchet.canary_deployer.domain.cohorts import Cohort, cohort_of
-from ratchet.canary_deployer.domain.e_processes import Floats
-from ratchet.canary_deployer.domain.evidence import Evidence, ProcessState, SequentialTests, Stratum
+from ratchet.canary_deployer.domain.evidence import Evidence, ProcessState, Products, SequentialTests, Stratum
 from ratchet.canary_deployer.domain.failure_streak import Run
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.subjects import FIRST
@@ -159,7 +158,7 @@ class LiveStatistics:
         )
         stored = statistics.tests
         self._state = stored.state() if stored.capital else self._tests.initial_state()
-        self._computed: dict[int, tuple[Cohort, Floats]] = {}
+        self._computed: dict[int, tuple[Cohort, Products]] = {}
         """Cohort and products of open chunks, by number."""
 
     def fold(self, batch: Batch, compared: Compared, rules: Rules) -> None:
@@ -194,7 +193,7 @@ class LiveStatistics:
             latency_scale_ms=None if scale_ms is None else float(f"{scale_ms:.{DECIMALS}g}"),
         )
 
-    def _cohort_and_products(self, chunk: Chunk) -> tuple[Cohort, Floats]:
+    def _cohort_and_products(self, chunk: Chunk) -> tuple[Cohort, Products]:
         known = self._computed.get(chunk.number)
         if known is None:
             units = self.window.units if FIRST in self._tests.shares else None
