@@ -173,6 +173,15 @@ def test_promotion_needs_evidence_by_subject_and_by_trajectory(short: str, unit:
     assert waiting_for(aged(rollout, 500), RULES) == [f"promotion e-value of failure{unit} 19 of 20"]
 
 
+@pytest.mark.parametrize(("unapplied", "waits"), [(10, []), (11, ["89% of the 90% of canary trajectories"])])
+def test_a_bundle_that_few_met_is_not_promoted(unapplied: int, waits: list[str]) -> None:
+    proven = with_canary(last_stage(), 200, **PROVEN).statistics
+    counts = ArmCounts(trajectories=200, first_calls=100, unapplied=unapplied)
+    rollout = msgspec.structs.replace(last_stage(), statistics=msgspec.structs.replace(proven, canary=counts))
+    lacking = waiting_for(aged(rollout, 500), RULES)
+    assert [words.partition(" that")[0] for words in lacking] == waits
+
+
 def test_so_few_subjects_promote_nothing() -> None:
     few = msgspec.structs.replace(with_canary(last_stage(), 200, **PROVEN).statistics, subjects=9)
     rollout = aged(msgspec.structs.replace(last_stage(), statistics=few), 500)

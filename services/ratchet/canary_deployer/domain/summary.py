@@ -209,6 +209,7 @@ def _arm(counts: ArmCounts) -> JsonObject:
         "error_rate": ratio(counts.errors, counts.calls, "no calls"),
         "hung_calls": counts.hung,
         "engine_faults": counts.faulted,
+        "bundle_applied": round(counts.applied, 4) if counts.applied is not None else "no calls",
         "negative_feedback": ratio(counts.negative, counts.rated, "no feedback"),
         "safety_violations": counts.violations,
         "cost_usd": round(counts.cost_mean, 8) if counts.cost_mean is not None else "no prices",

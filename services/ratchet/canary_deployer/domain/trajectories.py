@@ -110,6 +110,8 @@ class Call:
     """What the engine did wrong, where it failed by it, as in turns: `UNSERVED`, `BROKE`."""
     cost_usd: float | None = None
     """None: unknown."""
+    unapplied: bool = False
+    """Its agent asked for the policy's bundle, and does not say that it applied it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +243,10 @@ class ArmCounts(msgspec.Struct):
     hung: int = 0
     faulted: int = 0
     """Trajectories of which an engine failed a call."""
+    first_calls: int = 0
+    """Trajectories whose first call is known,"""
+    unapplied: int = 0
+    """and those of them whose agent asked for the policy's bundle, and does not say that it applied it."""
     rated: int = 0
     negative: int = 0
     violations: int = 0
@@ -258,6 +264,11 @@ class ArmCounts(msgspec.Struct):
     @property
     def cost_mean(self) -> float | None:
         return self.cost_usd / self.priced if self.priced else None
+
+    @property
+    def applied(self) -> float | None:
+        """Share of trajectories that met the policy as it is; None before any first call."""
+        return 1 - self.unapplied / self.first_calls if self.first_calls else None
 
     @property
     def error_rate(self) -> float | None:
@@ -332,6 +343,7 @@ def call_of(turn: TurnSummary, stored_at: float) -> Call:
         ended=began + (turn.latency_ms or 0.0) / 1000,
         fault=turn.fault,
         cost_usd=0.0 if turn.cost_usd is None and turn.failed else turn.cost_usd,
+        unapplied=turn.unapplied,
     )
 
 
@@ -524,6 +536,8 @@ class Window:
             counts.faulted += 1
         if call.first and one.first is None and timely and call.fault != UNSERVED:
             one.first = int(call.error or call.hung)
+            counts.first_calls += 1
+            counts.unapplied += call.unapplied
         if one.outcome == PENDING:
             one.count(call)
         self._touch(chunk, one)

@@ -37,6 +37,8 @@ FEWEST_FAULTED, FAULTED_RATIO, FAULTED_SHARE = 10, 2.0, 0.05
 all three are exceeded where an operator has to look."""
 FEWEST_UNANNOUNCED = 20
 """Fewer trajectories without a start may be those of one gateway's bad moment."""
+LEAST_APPLIED = 0.9
+"""Share of the canary's trajectories that must have met the bundle: a few that did say nothing of what it does."""
 
 
 def decide(rollout: Rollout, rules: Rules) -> Decision | None:
@@ -262,6 +264,9 @@ def _missing_proof(rollout: Rollout, rules: Rules) -> list[str]:
         for name, value in evidence.differences.items()
         if value > (margin := rules.margin_of(name))
     ]
+    applied = rollout.statistics.canary.applied
+    if applied is not None and applied < LEAST_APPLIED:
+        flat.append(f"{applied:.0%} of the {LEAST_APPLIED:.0%} of canary trajectories that must have met the bundle")
     seen = rollout.statistics.subjects
     few = [f"{seen} of {FEWEST_SUBJECTS} subjects: fewer say nothing of others"] if seen < FEWEST_SUBJECTS else []
     return [*_missing_coverage(rollout, rules), *few, *small, *flat, *worse]

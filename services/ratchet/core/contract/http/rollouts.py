@@ -131,6 +131,9 @@ class ArmOut(Answer, frozen=True, kw_only=True):
     hung_calls: int
     engine_faults: int = 0
     """Trajectories of which an engine failed a call: that is no policy's failure."""
+    bundle_applied: float | str = "no calls"
+    """Share of trajectories that met the policy as it is: of the others the agent asked for the bundle, and did not say
+    that it applied it."""
     negative_feedback: float | str
     safety_violations: int
     cost_usd: float | str = "no prices"

@@ -163,9 +163,9 @@ const FIGURES: Readonly<Record<string, string>> = {
   started: "Started", trajectories: "Settled", failures: "Failures", failure_rate: "Failure rate", missing: "Outcome missing",
   unscored: "Without a reward", reward_mean: "Mean reward", cost_usd: "Mean cost", unpriced: "Without a price", calls: "Calls",
   error_rate: "Calls that failed", hung_calls: "Calls that hung", engine_faults: "Failed by an engine",
-  negative_feedback: "Negative feedback", safety_violations: "Safety violations", unannounced: "Without a start that counts",
+  bundle_applied: "Met the bundle", negative_feedback: "Negative feedback", safety_violations: "Safety violations", unannounced: "Without a start that counts",
 };
-const SHARES = new Set(["failure_rate", "error_rate", "negative_feedback"]);
+const SHARES = new Set(["failure_rate", "error_rate", "bundle_applied", "negative_feedback"]);
 
 export interface ArmRow {
   readonly name: string;
