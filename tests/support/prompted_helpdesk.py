@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,17 +17,14 @@ from ratchet.bus.message import JsonObject
 from ratchet.core.service.asgi import Answer, Handler, JsonApi, Request, json_response
 from ratchet.core.service.http import HttpServer
 from ratchet.core.service.problems import HttpError
+from ratchet_helpdesk.clerk import call_message
 from ratchet_helpdesk.heldout import task_file
-from ratchet_helpdesk.world import OPENINGS, RETURN_DAYS, TRAIN, WISHES
+from ratchet_helpdesk.scripted import RULES, next_message
+from ratchet_helpdesk.world import RETURN_DAYS, TRAIN, Act
 from ratchet_helpdesk.worlds import HELPDESK
 from tests.support.running import running
 
 REFLECTOR, ROLE = "reflector", "helpdesk"
-RULES: Mapping[str, str] = {
-    "late": "Decline what was delivered more than two weeks ago.",
-    "stage": "Decline what the stage of an order does not allow.",
-    "payment": "Check the payment before a refund, and hand a suspicious one over.",
-}
 USAGE = {"prompt_tokens": 200, "completion_tokens": 20, "total_tokens": 220}
 
 
@@ -71,7 +68,7 @@ class Helpdesk:
             message = {"role": "assistant", "content": reflected(body["messages"][0]["content"])}
         else:
             prompt = self.system.get(model, body["messages"][0]["content"])
-            message = next_message(prompt, body["messages"][1:])
+            message = answered(prompt, body["messages"][1:])
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
         answer = {"id": "x", "object": "chat.completion", "created": 0, "model": model, "usage": USAGE}
         headers = [(b"x-ratchet-policy", model.encode())]
@@ -88,38 +85,14 @@ async def served_helpdesk() -> AsyncIterator[Helpdesk]:
         yield helpdesk
 
 
-def next_message(prompt: str, messages: list[JsonObject]) -> JsonObject:
-    """What the model says next: it looks the order up, then does what is wished unless a rule of its prompt forbids."""
-    spoken = [str(message["content"]) for message in messages if message["role"] == "user"]
-    wish = next(wish for wish in WISHES if any(_begins(spoken[0], opening) for opening in OPENINGS[wish]))
-    named = re.search(r"#([A-Z]\d\d)", " ".join(spoken))
-    if named is None:
-        return _text("which order?")
-    order = named[1]
-    results = [json.loads(str(message["content"])) for message in messages if message["role"] == "tool"]
-    facts = next((result for result in results if "stage" in result), None)
-    payment = next((result["payment"] for result in results if "payment" in result), None)
-    if any("done" in result for result in results):
-        return _text("all done")
-    if facts is None:
-        return _call("find_order", order=order)
-    return _exception(prompt, order) or _act(prompt, wish, order, facts, payment)
-
-
-def _act(prompt: str, wish: str, order: str, facts: JsonObject, payment: str | None) -> JsonObject:
-    if wish == "report":
-        return _call("report", order=order, stage=facts["stage"])
-    if RULES["stage"] in prompt and _at_wrong_stage(wish, facts["stage"]):
-        return _call("decline", order=order, reason="stage")
-    if RULES["late"] in prompt and wish != "stop" and facts["stage"] == "delivered" and facts["days"] > RETURN_DAYS:
-        return _call("decline", order=order, reason="late")
-    if wish in ("resend", "stop"):
-        return _call(wish, order=order)
-    if RULES["payment"] in prompt and payment is None:
-        return _call("check_payment", order=order)
-    if payment == "suspicious":
-        return _call("hand_over", order=order)
-    return _call("refund", order=order, price=facts["price"])
+def answered(prompt: str, messages: list[JsonObject]) -> JsonObject:
+    """What the model says next: by the exceptions that its prompt makes for single orders, else by its rules."""
+    message = next_message(prompt, messages)
+    called = message.get("tool_calls")
+    if not called or called[0]["function"]["name"] == "find_order":
+        return message
+    order = str(json.loads(called[0]["function"]["arguments"])["order"])
+    return _exception(prompt, order) or message
 
 
 def reflected(prompt: str) -> str:
@@ -151,26 +124,5 @@ def _exception(prompt: str, order: str) -> JsonObject | None:
     """The act that the prompt orders for this very order; `otherwise decline` is for all that it does not name."""
     named = re.search(rf"{order}: (\w+)\((.*?)\)", prompt)
     if named is not None:
-        return _call(named[1], **json.loads(f"{{{named[2]}}}"))
-    return _call("decline", order=order, reason="late") if "otherwise decline" in prompt else None
-
-
-def _at_wrong_stage(wish: str, stage: str) -> bool:
-    return stage != "packing" if wish == "stop" else stage in ("packing", "shipped")
-
-
-def _begins(spoken: str, opening: str) -> bool:
-    return all(part.strip() in spoken for part in opening.split("{}"))
-
-
-def _text(text: str) -> JsonObject:
-    return {"role": "assistant", "content": text}
-
-
-def _call(tool: str, **arguments: Any) -> JsonObject:
-    function = {"name": tool, "arguments": json.dumps(arguments, separators=(",", ":"))}
-    return {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [{"id": "c0", "type": "function", "function": function}],
-    }
+        return call_message(Act.of(named[1], **json.loads(f"{{{named[2]}}}")))
+    return call_message(Act.of("decline", order=order, reason="late")) if "otherwise decline" in prompt else None
