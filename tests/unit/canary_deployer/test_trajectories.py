@@ -96,7 +96,7 @@ def test_canary_trajectories_without_a_start_are_counted_by_their_first_calls() 
     assert (window.canary.unannounced, window.stable.unannounced) == (2, 0)
 
 
-def test_first_calls_tell_the_share_that_met_the_bundle() -> None:
+def test_first_calls_count_the_share_that_met_the_bundle() -> None:
     window = folded(start("a"), call("a"), call("a", unapplied=True), start("b"), call("b", unapplied=True))
     assert (window.canary.applied, window.stable.applied) == (0.5, None)
 

@@ -19,6 +19,7 @@ from ratchet.core.service.asgi import Request
 from ratchet.core.service.http_client import AsyncApiClient, Peer
 from ratchet.gateway.domain.peer_updates import PeerUpdates
 from ratchet.gateway.domain.prices import NO_PRICES
+from ratchet.gateway.fetching import BundleFetcher
 from ratchet.gateway.http_api import route_finder
 from ratchet.gateway.other_calls import OtherCalls
 from ratchet.gateway.quotas import Quotas
@@ -86,7 +87,8 @@ async def test_every_documented_route_of_the_gateway_refuses_a_key_without_its_s
     async with alone(tmp_path) as here, coordinator:
         calls = here.completions.calls
         others = OtherCalls(calls.reader, calls.models, calls.router, NO_PRICES, quotas.account)
-        find = route_finder(here.completions, others, here.handlers, coordinator, quotas)
+        fetcher = BundleFetcher(calls, PeerUpdates())
+        find = route_finder(here.completions, others, here.handlers, fetcher, coordinator, quotas)
         routes = [(path, verb.upper()) for path, verbs in document["paths"].items() for verb in verbs]
         assert len(routes) > 8
         for path, method in routes:
