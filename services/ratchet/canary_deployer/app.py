@@ -72,6 +72,7 @@ from ratchet.core.contract.state import (
     PolicyVersion,
     Route,
 )
+from ratchet.core.datasets.s3_snapshots import Snapshots
 from ratchet.core.service.authentication import Authentication
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.http import HttpServer
@@ -234,6 +235,7 @@ def _gate_tools(
     bundles: BundleTools,
 ) -> GateTools:
     objects, cache = Objects(settings.shared), HeldoutCache(settings.shared.data_dir / "heldout")
+    snapshots = Snapshots(objects, settings.shared.s3_bucket)
     plans = {
         role: TaskPlan(file, settings.heldout_tasks, settings.task_temperature)
         for role, file in settings.task_files.items()
@@ -244,6 +246,8 @@ def _gate_tools(
         warmup_prompts=settings.warmup_prompts,
         approval=settings.approval,
         replay=replay,
-        task_files={role: TaskFileHeldout(plan, gateway, objects, cache) for role, plan in plans.items()},
+        task_files={
+            role: TaskFileHeldout(plan, gateway, objects, cache, snapshots=snapshots) for role, plan in plans.items()
+        },
         bundles=bundles,
     )

@@ -18,8 +18,10 @@ from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.domain.paired import Played
 from ratchet.canary_deployer.gates.base import HeldoutRun
 from ratchet.canary_deployer.replicas import Inconclusive
+from ratchet.core.contract.policy_manifest import BUNDLE
 from ratchet.core.contract.state import OTHER_ROLES, HeldOutTasks, PolicyVersion
-from ratchet.core.errors import NotFound, Rejected, Unavailable
+from ratchet.core.datasets.s3_snapshots import Snapshots
+from ratchet.core.errors import DigestMismatch, NotFound, Rejected, Unavailable
 from ratchet.core.evaluation.http_player import HttpPlayer
 from ratchet.core.evaluation.playing import PAUSES_S, Plan, Try, play
 from ratchet.core.evaluation.task_files import (
@@ -28,6 +30,7 @@ from ratchet.core.evaluation.task_files import (
     parse_tasks,
     read_content,
     read_task_file,
+    task_digest,
     tasks_by_digest,
 )
 from ratchet.core.rules.engines import ANY_ROLE
@@ -138,8 +141,11 @@ class TaskFileHeldout:
         objects: Objects,
         cache: HeldoutCache,
         monotonic: Callable[[], float] = time.monotonic,
+        snapshots: Snapshots | None = None,
     ) -> None:
+        """`snapshots`: what candidates were made from; None where that is not looked at."""
         self._plan = plan
+        self._snapshots = snapshots
         self._gateway = gateway
         self._objects = objects
         self._cache = cache
@@ -149,9 +155,26 @@ class TaskFileHeldout:
         """By policy: how many rounds brought no result one after the other, and when the first one began."""
 
     async def play(self, policy: PolicyVersion) -> HeldoutRun:
-        """See `Heldout`. A file that is missing or wrong is a problem, which a person has to solve."""
+        """See `Heldout`. A file that is missing or wrong is a problem, which a person has to solve, and so is a
+        candidate that was made from its tasks, which may have been added since."""
         tasks = await self._file()
-        return tasks if isinstance(tasks, HeldoutRun) else await self._play(policy, tasks)
+        if isinstance(tasks, HeldoutRun):
+            return tasks
+        try:
+            known = await asyncio.to_thread(self._made_from, policy)
+        except (NotFound, DigestMismatch, Rejected) as error:
+            return _problem(f"it cannot be seen which tasks {policy.name} was made from: {error}", 0.0)
+        shared = [one.task.id for one in tasks.tasks if task_digest(one.task) in known]
+        if shared:
+            return _problem(f"{policy.name} was made from {len(shared)} of its tasks, such as {shared[0]!r}", 0.0)
+        return await self._play(policy, tasks)
+
+    def _made_from(self, policy: PolicyVersion) -> frozenset[str]:
+        """The tasks of the search that wrote a bundle, by digest. Blocking."""
+        if self._snapshots is None or policy.kind != BUNDLE or policy.dataset_digest is None:
+            return frozenset()
+        sets = self._snapshots.manifest(self._snapshots.ref(policy.dataset_digest)).tasks
+        return frozenset((*sets.train, *sets.validation)) if sets else frozenset()
 
     async def play_or_recall(self, policy: PolicyVersion) -> HeldoutRun:
         """See `Heldout`: the same policy, tasks, seed, number and temperature were played before."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from pydantic import ValidationError
 
@@ -16,10 +17,15 @@ from ratchet.canary_deployer.http_clients import gateway_peer
 from ratchet.canary_deployer.replicas import Inconclusive
 from ratchet.canary_deployer.settings import Settings
 from ratchet.canary_deployer.task_evaluations import MOST_ROUNDS, HeldoutCache, TaskFileHeldout, TaskPlan
+from ratchet.core.contract.snapshot import TaskSets
+from ratchet.core.datasets.s3_snapshots import Snapshots
 from ratchet.core.errors import ObjectsUnavailable
 from ratchet.core.evaluation.http_player import MOST_TOKENS
+from ratchet.core.evaluation.task_files import tasks_by_digest
 from ratchet.core.service.http_client import AsyncApiClient
+from tests.support.blobs import MemoryBlobs
 from tests.support.canary_world import policy
+from tests.support.snapshot_rows import snapshot_manifest
 
 URI = "s3://ratchet/tasks/support.jsonl"
 Answers = Callable[[dict[str, Any]], httpx.Response]
@@ -242,3 +248,18 @@ async def test_a_cache_on_a_full_disk_costs_the_entry_and_not_the_run(tmp_path: 
     folder.write_text("a file where the directory should be")
     run = await heldout(Gateway(lambda _: reply("yes", policy(1).name)), folder).play_or_recall(policy(1))
     assert (run.problem, run.cached) == (None, False)
+
+
+async def test_candidate_that_was_made_from_a_task_is_for_a_person(tmp_path: Path) -> None:
+    blobs, known = MemoryBlobs(), [*tasks_by_digest(tasks(2), "tasks")]
+    sets = TaskSets(train=known[:1], validation=known[1:], held_out=[])
+    ref = blobs.put(msgspec.json.encode(snapshot_manifest(tasks=sets)), "snapshots", ".json")
+    made = msgspec.structs.replace(policy(1), kind="bundle", dataset_digest=ref.sha256)
+    gateway = Gateway(lambda _: reply("yes", made.name))
+    client = AsyncApiClient(gateway_peer("http://gateway", None), httpx.MockTransport(gateway))
+    store: Any = FakeObjects(tasks())
+    plan = TaskPlan(URI, 400, 0.0)
+    snapshots = Snapshots(blobs, "test")
+    run = await TaskFileHeldout(plan, client, store, HeldoutCache(tmp_path), snapshots=snapshots).play(made)
+    assert run.problem == f"{made.name} was made from 2 of its tasks, such as 't0'"
+    assert gateway.bodies == []
