@@ -19,7 +19,7 @@ from ratchet.canary_deployer.unloading import unneeded
 from ratchet.core.contract import ModelDeployed, TrainingStatus, named_id
 from ratchet.core.contract.bundle import NO_BUNDLE, Bundle, BundleModel, Example, Instructions, ToolTexts
 from ratchet.core.contract.http.rollouts import BundleOut
-from ratchet.core.contract.policy_manifest import PolicyManifest
+from ratchet.core.contract.policy_manifest import ArtifactFile, PolicyManifest
 from ratchet.core.contract.state import BUNDLES, JOBS, Job, PolicyVersion, ServedPolicy
 from ratchet.core.contract.training import Artifacts
 from ratchet.core.errors import BadRequest, NotFound
@@ -288,6 +288,18 @@ async def test_a_bundle_that_a_training_made_is_registered_likewise() -> None:
     route = await scene.world.route()
     assert route.stable is not None
     assert route.stable.version == 0
+
+
+async def test_documents_of_a_search_stay_where_stables_model_is_added() -> None:
+    scene = RegistryWorld()
+    await scene.register(Bundle(model=SMALL))
+    await scene.serve(1)
+    file = ArtifactFile(name="candidates.jsonl", uri="s3://b/blobs/c.jsonl", sha256="c" * 64, size=1)
+    made = PolicyManifest(
+        kind="bundle", base_model="", files=[], role=ROLE, created_at=START, bundle=POLITE, documents=[file]
+    )
+    whole = find_policy_manifest(scene, await scene.train(publish_policy(scene.blobs, made)))
+    assert (whole.base_model, whole.documents) == ("openai/small", [file])
 
 
 async def test_a_training_that_leaked_a_secret_is_refused_at_once() -> None:

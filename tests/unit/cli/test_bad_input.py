@@ -213,3 +213,21 @@ def test_an_id_that_can_be_no_jobs_leads_to_the_jobs_there_are(
     for line in ("jobs show /", "cancel /", "dataset show /"):
         assert main(line.split()) == ExitCode.FAILED
         assert capsys.readouterr().err == "ratchet: no such job: /; `ratchet jobs` lists those that are kept\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "reason"),
+    [
+        ("", "gepa needs --reflector, --train-tasks and --validation-tasks"),
+        ("--reflector m --train-tasks f", "a search for a better prompt needs --validation-tasks too"),
+        ("--budget-usd 5 --reflector-price 1,2", "--budget-usd is kept by prices: give --reflector-price and"),
+        ("--answer-price 1", "--answer-price is two prices, as 2.5,10: '1' is not"),
+    ],
+)
+def test_search_that_lacks_something_is_refused_before_it_is_asked_for(
+    typed: str, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = "--reflector m --train-tasks f --validation-tasks g"
+    options = f"{whole} {typed}" if typed.startswith(("--budget", "--answer")) else typed
+    assert main(["train", "support", "--algorithm", "gepa", *options.split()]) == ExitCode.USAGE
+    assert reason in capsys.readouterr().err

@@ -151,7 +151,7 @@ def bundle_manifest(bundle: Bundle, role: str, now: datetime, trained: PolicyMan
         kind=BUNDLE,
         base_model=model_name(bundle),
         files=[],
-        documents=[],
+        documents=trained.documents if trained.kind == BUNDLE else [],  # else they describe weights
         base_digest=None,
         tokenizer_digest=None,
         dtype=None,
