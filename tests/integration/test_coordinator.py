@@ -437,7 +437,7 @@ async def test_auto_is_the_planners_proposal_with_its_reasons(shared_settings: S
     async with stored(shared_settings, bus, facts), coordinating(shared_settings, bus) as workshop:
         refused = await workshop.api.post("/v1/jobs", json=asked | {"role": "sales"})
         assert refused.status_code == 409
-        assert "nothing can be learnt yet; not sft: 0 of 0" in refused.json()["error"]["message"]
+        assert "nothing can be learnt yet; not gepa: the gate has 0" in refused.json()["error"]["message"]
         proposal = (await workshop.api.get("/v1/plan", params={"role": ROLE})).json()
         assert (proposal["algorithm"], proposal["filter"]) == ("sft", {"min_reward": 0.5})
         assert (proposal["shape"]["successes"], proposal["shape"]["trainable"]) == (104, 0)
@@ -732,7 +732,7 @@ async def test_the_status_names_the_running_the_waiting_and_the_last_job(
             (at_work["training_job_id"], 40.0)
         ]
         assert [job["training_job_id"] for job in trains["waiting"]] == [waiting["training_job_id"]]
-        assert trains["slots"] == {"default": {"used": 1, "total": 1}}
+        assert trains["slots"] == {"default": {"used": 1, "total": 1}, "prompts": {"used": 0, "total": 1}}
         await workshop.report(dispatch, "completed")
         await workshop.until(at_work["training_job_id"], "completed")
         trains = (await workshop.api.get("/v1/status/training")).json()
