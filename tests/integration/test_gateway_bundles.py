@@ -225,11 +225,12 @@ async def test_a_pinned_bundle_asks_for_the_model_that_agents_ask_for(
 ) -> None:
     async with world(nats, tmp_path, monkeypatch, models={"*": "*"}, other_role=ROLE) as there:
         await there.register(3, instructions(OURS, model=None))
-        with pytest.raises(openai.APIStatusError):  # the provider has no model of that name
+        with pytest.raises(openai.APIStatusError, match="which model answers for support is not known") as caught:
             await ask(there.here.client(), HI, model=f"{ROLE}@3")
+        assert (caught.value.status_code, there.provider.asked) == (503, [])
         beside = await ask(there.here.client(), HI, model="big-model", extra_body={"adapter_id": f"{ROLE}@3"})
         await there.route(AS_SENT)
         await ask(there.here.client(), HI, model="big-model")
         pinned = await ask(there.here.client(), HI, model=f"{ROLE}@3")
         assert [answer.headers["x-ratchet-policy"] for answer in (beside, pinned)] == [version(3).name] * 2
-        assert {asked["model"] for asked in there.provider.asked[1:]} == {"big-model"}
+        assert {asked["model"] for asked in there.provider.asked} == {"big-model"}

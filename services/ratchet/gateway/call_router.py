@@ -159,6 +159,9 @@ class CallRouter:
         if model is None:
             candidates = self.upstreams_for(role, asked)
             why = f"no upstream answers for {role}"
+            if _names_version(role, asked) and candidates and candidates[0][1].name.endswith(f":{asked}"):
+                why = f"which model answers for {role} is not known: no agent has asked for one since the gateway began"
+                return Choice(NoEngine(NotServed(503, why, code="engine_unavailable")), assignment, policy, asked)
         else:
             named = [upstream for upstream in self._upstreams if upstream.info.name == model.upstream]
             known = ServedPolicy(version=policy.version, name=f"{model.upstream}:{model.name}", digest="")
@@ -174,7 +177,7 @@ class CallRouter:
         A call that names the role or a version of it names no model: it gets the one that the role's agents asked for
         last, so that a version can be tried as it would serve.
         """
-        if asked != role and not asked.startswith(f"{role}@"):
+        if asked != role and not _names_version(role, asked):
             self._asked[role] = asked
             return asked
         return self._asked.get(role, asked)
@@ -184,3 +187,7 @@ class CallRouter:
         for upstream, model in self.upstreams_for(role, asked):
             return Choice(upstream, stable_by(model), model, asked)
         raise unserved(asked, role)
+
+
+def _names_version(role: str, asked: str) -> bool:
+    return asked.startswith(f"{role}@")
