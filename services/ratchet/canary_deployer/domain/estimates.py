@@ -41,7 +41,8 @@ from ratchet.bus.message import JsonObject, Value
 from ratchet.canary_deployer.domain.rules import COST_MARGIN, COSTS, FAILURE, Rules
 from ratchet.canary_deployer.domain.subjects import SubjectsBefore
 
-DAY_S = 86400.0
+HOUR_S = 3600.0
+DAY_S = 24 * HOUR_S
 UNKNOWN = SubjectsBefore()
 """Nothing is known of the role's subjects: each trajectory is taken for one."""
 LARGEST_VARIANCE = 0.25
@@ -156,7 +157,8 @@ def measured_horizon(took_s: Sequence[float], expected: Forecast | None, rules: 
     """
     if len(took_s) < FEWEST_OUTCOMES:
         count = f"{len(took_s)} of {FEWEST_OUTCOMES} outcomes of stable"
-        return horizon_by_setting(f"{count} are known from before", rules)
+        longest_h = rules.horizon_max_s / HOUR_S
+        return horizon_by_setting(f"{count} are known of trajectories older than {longest_h:g} h", rules)
     longest_s = rules.horizon_max_s
     if expected is not None:
         longest_s = min(longest_s, max(MOST_OPEN / (expected.per_day / DAY_S), rules.horizon_s))
