@@ -41,7 +41,7 @@ def test_much_traffic_leaves_no_room_for_a_long_horizon_but_never_less_than_the_
 def test_with_too_little_history_the_setting_holds_and_the_basis_gives_the_reason() -> None:
     frozen = measured_horizon([5.0] * (FEWEST_OUTCOMES - 1), None, RULES)
     assert (frozen.seconds, frozen.outcomes) == (1800.0, 0)
-    assert frozen.basis == "the setting: 99 of 100 outcomes of stable are known of trajectories older than 6 h"
+    assert frozen.basis == "the setting: 99 of 100 outcomes of stable are known of trajectories older than 2 h"
 
 
 def test_a_setting_outside_its_bounds_is_refused() -> None:
