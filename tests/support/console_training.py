@@ -362,6 +362,7 @@ def plan() -> PlanOut:
             thumbs_down=18,
             ess=0.61,
             has_imitated=True,
+            held_out_tasks=0,
         ),
     )
 
