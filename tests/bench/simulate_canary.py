@@ -176,16 +176,17 @@ def tables(rows: list[dict[str, Any]], rollouts: int) -> tuple[str, bool]:
     """The report in Markdown, and whether no table shows that more than 5 % end wrongly."""
     parts, good = list[str](), True
     for title, (wrong, scenes) in SCENES.items():
-        parts.append(f"| {title} | rollouts | suspended | rolled back | promoted |\n|---|---|---|---|---|")
+        lines = list[str]()
         for name in scenes:
             own = [row for row in rows if row["scene"] == key(title, name) and row["first"] < rollouts]
             ends = {kind: [at for row in own for at in row[kind]] for kind in KINDS}
-            if not own:
-                continue
-            parts.append(f"| {name} | {len(ends['promoted']):,} | {' | '.join(map(_share, ends.values()))} |")
-            good &= wrong is None or _limits(ends[wrong])[0] <= ALLOWED
-        parts.append("")
-    return "\n".join(parts), good
+            if own:
+                lines.append(f"| {name} | {len(ends['promoted']):,} | {' | '.join(map(_share, ends.values()))} |")
+                good &= wrong is None or _limits(ends[wrong])[0] <= ALLOWED
+        if lines:
+            heads = f"| {title} | rollouts | suspended | rolled back | promoted |\n|---|---|---|---|---|"
+            parts.append("\n".join([heads, *lines]))
+    return "\n\n".join(parts), good
 
 
 def written(report: Path, text: str) -> None:

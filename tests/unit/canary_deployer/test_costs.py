@@ -10,14 +10,16 @@ import pytest
 
 from ratchet.canary_deployer.domain.cohorts import Cohort, cohort_of, for_promotion, for_rollback, rollback_gain
 from ratchet.canary_deployer.domain.confidence import ShareCosts, cost_limits_of
-from ratchet.canary_deployer.domain.e_processes import Floats
+from ratchet.canary_deployer.domain.e_processes import SHARPNESS, Floats
 from ratchet.canary_deployer.domain.estimates import CostCap, forecast, measured_cost
-from ratchet.canary_deployer.domain.evidence import SequentialTests
+from ratchet.canary_deployer.domain.evidence import Evidence, SequentialTests
 from ratchet.canary_deployer.domain.rollout import Rollout
+from ratchet.canary_deployer.domain.rollout_statistics import Statistics
 from ratchet.canary_deployer.domain.rules import COST, OVER_CAP, Rules
 from ratchet.canary_deployer.domain.summary import summary
 from ratchet.canary_deployer.domain.trajectories import (
     FAILED,
+    ArmCounts,
     Batch,
     Call,
     Compared,
@@ -29,10 +31,11 @@ from ratchet.canary_deployer.domain.trajectories import (
     Window,
     call_of,
 )
-from ratchet.canary_deployer.domain.verdicts import waiting_for
+from ratchet.canary_deployer.domain.verdicts import decide, waiting_for
 from ratchet.canary_deployer.settings import Settings
 from ratchet.core.contract import ModelRollout
 from ratchet.core.errors import Unavailable
+from tests.support.canary_simulation import running_record
 from tests.support.canary_world import CanaryWorld, quick_rules, turn_of
 
 COMPARED = Compared("r", 1, 2, frozenset({0.25}))
@@ -136,6 +139,24 @@ def test_cost_of_a_quarter_more_is_no_difference_of_folded_harms() -> None:
         assert mean == pytest.approx((dear / 1.25 - cheap) / CAP_USD)
 
 
+def test_factors_at_the_margin_have_the_mean_1() -> None:
+    """Of a quarter more on the canary, over both arms; above 1 for a little more."""
+    tests = SequentialTests(replace(RULES, metrics=()).with_cost(CAP_USD))
+
+    def mean(dear: float, cheap: float) -> Floats:
+        arms = [("canary", dear), ("stable", cheap)]
+        factors = [
+            tests.products(cohort(folded(start("t", arm), call("t", usd, arm), score("t")))).running[
+                0, : len(SHARPNESS)
+            ]
+            for arm, usd in arms
+        ]
+        return 0.25 * factors[0] + 0.75 * factors[1]
+
+    assert mean(0.25, 0.2) == pytest.approx(np.ones(len(SHARPNESS)))
+    assert (mean(0.26, 0.2) > 1).all()
+
+
 def test_factors_of_the_dearest_and_the_cheapest_cost_stay_positive() -> None:
     tests = SequentialTests(RULES.with_cost(CAP_USD))
     for own, other in ((1e6, 0.0), (0.0, 1e6)):
@@ -236,15 +257,33 @@ async def test_dearer_canary_is_rolled_back_by_its_cost() -> None:
     world.history.costs_usd = [0.01] * 1000
     await started(world)
     rollout = await world.rollout()
-    for _ in range(20):
+    for _ in range(40):
         if not rollout.active:
             break
-        await world.play(40, 0.9, 0.9, costs_usd=(0.01, 0.05))
+        await world.play(40, 0.9, 0.9, costs_usd=(0.01, 0.035))
         rollout = await world.rollout()
     assert rollout.state == "rolled_back"
     evidence = rollout.statistics.evidence
-    assert max(evidence.rollback, key=evidence.rollback.__getitem__) in (COST, OVER_CAP)
-    assert rollout.statistics.canary.cost_mean == pytest.approx(0.05)
+    assert max(evidence.rollback, key=evidence.rollback.__getitem__) == COST
+    assert rollout.statistics.canary.cost_mean == pytest.approx(0.035)
+
+
+def test_promotion_names_the_smallest_proof_of_all_metrics() -> None:
+    proofs = dict.fromkeys(("failure", "reward", COST, OVER_CAP), 80.0) | {COST: 30.0}
+    evidence = Evidence(
+        promotion=proofs, promotion_by_trajectory=proofs, varies=True, coverage={"stable": 1.0, "canary": 1.0}
+    )
+    statistics = Statistics(canary=ArmCounts(trajectories=500), evidence=evidence, subjects=500)
+    last = msgspec.structs.replace(
+        running_record(),
+        stage=len(RULES.stages) - 1,
+        stage_age_s=1e6,
+        statistics=statistics,
+        cost=CostCap(cap_usd=CAP_USD, basis="history"),
+    )
+    decision = decide(last, RULES)
+    assert decision is not None
+    assert decision.reason == "not worse than the margin: e-value 30 reached 20"
 
 
 def costs_at(weight: float, arms: tuple[Floats, Floats]) -> ShareCosts:
