@@ -140,7 +140,7 @@ def test_cost_of_a_quarter_more_is_no_difference_of_folded_harms() -> None:
 
 
 def test_factors_at_the_margin_have_the_mean_1() -> None:
-    """Of a quarter more on the canary, over both arms; above 1 for a little more."""
+    """Of a quarter more on the canary, over both arms; above 1 for more."""
     tests = SequentialTests(replace(RULES, metrics=()).with_cost(CAP_USD))
 
     def mean(dear: float, cheap: float) -> Floats:
