@@ -24,7 +24,7 @@ EXTRAS = {
     "local/engine_local": ["engine"],
     "core/grammars": ["engine"],
     "core/chat_templates": ["engine"],
-    "trainer_worker": ["trainer"],
+    "trainer_worker": ["trainer", "prompts"],
     "local/demo": ["demo", "real"],
     "console": ["real"],
 }
