@@ -1,4 +1,4 @@
-"""`ratchet rollout history` on the real ClickHouse."""
+"""`ratchet rollout history` and `ratchet trajectories show` on the real ClickHouse."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from ratchet.cli.__main__ import main
-from ratchet.core.contract import ModelRollout, named_id
+from ratchet.core.contract import ModelRollout, PolicyClaim, named_id
 from ratchet.core.contract.deployment import RolloutStage
 from ratchet.core.service.settings import SharedSettings
 from tests.support.console_data import store
-from tests.support.messages import AT
+from tests.support.messages import AT, trajectory, turn
 from tests.support.running import prepared_warehouse
 
 
@@ -57,3 +57,19 @@ async def test_decisions_are_shown_newest_first_and_those_of_other_roles_are_not
         text = capsys.readouterr().out
         assert "reason 2 \\x1b[31m" in text
         assert "reason 1" not in text
+
+
+async def test_a_trajectory_shows_why_a_call_of_the_canary_failed(
+    shared_settings: SharedSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RATCHET_CLICKHOUSE_URL", shared_settings.clickhouse_url)
+    monkeypatch.setenv("RATCHET_CLICKHOUSE_DATABASE", shared_settings.clickhouse_database)
+    canary = PolicyClaim(role="support", version=2, digest="b" * 64, arm="canary", weight=0.1)
+    failed = turn("moved", policy=canary, error="404, the model is retired", response=None)
+    async with prepared_warehouse(shared_settings) as warehouse:
+        await store(warehouse, failed, turn("moved", 1), trajectory("moved"))
+        words = ["trajectories", "show", failed.trajectory_id, "--dir", str(tmp_path)]
+        assert await asyncio.to_thread(main, words) == 0
+    assert ["0", "2", "canary", "404,", "the", "model", "is", "retired"] in [
+        line.split() for line in capsys.readouterr().out.splitlines()
+    ]

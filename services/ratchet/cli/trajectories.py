@@ -27,9 +27,12 @@ from ratchet.core.stores.trajectory_list import TrajectoryList
 from ratchet.core.stores.trajectory_search import TrajectoryFilter
 
 if TYPE_CHECKING:
-    from ratchet.core.stores.warehouse import Warehouse
+    from ratchet.core.stores.warehouse import Row, Warehouse
 
 app = typer.Typer(no_args_is_help=True)
+
+FAILED = 20
+"""So many failed calls of a trajectory are shown at most."""
 
 
 @app.command("list")
@@ -109,6 +112,8 @@ class Whole:
     """What the agent calls the run, where it names it."""
     models: list[str] = field(default_factory=list[str])
     """As the servers that answered its calls name them."""
+    failed: Sequence[Row] = ()
+    """The first of its calls that failed, each with its error; another policy may have answered in its place."""
 
 
 Runs = Sequence[TrajectoryBrief]
@@ -146,7 +151,8 @@ async def read(warehouse: Warehouse, trajectory_id: str) -> Whole:
     recorded_as = trajectory.recorded_as or trajectory_id
     calls, barred = await of_trajectory(warehouse, trajectory.role, recorded_as) or (0, [])
     name, models = await stored.names(trajectory.role, recorded_as)
-    return Whole(trajectory, rewards, feedback, run, calls, barred, name, models)
+    failed = await stored.failed(trajectory.role, recorded_as, FAILED)
+    return Whole(trajectory, rewards, feedback, run, calls, barred, name, models, failed)
 
 
 def roles_of(endpoints: Endpoints, trajectory_id: str) -> list[str]:
@@ -210,6 +216,8 @@ def show_one(whole: Whole, *, full: bool = False) -> None:
         console.print(f"{message['role']}:", cut(text) if shortened else text, markup=False)
         if shortened:
             console.print("(`--full` shows all of it)", style="dim", markup=False)
+    failed = [(call["call"], call["version"], call["arm"], call["error"]) for call in whole.failed]
+    print_section(("failed call", "version", "arm", "error"), failed)
     console.print()
     rewards = [
         (reward.revision, name, part.score, part.weight, reward.total_reward, part.reasoning)

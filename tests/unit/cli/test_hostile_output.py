@@ -35,7 +35,8 @@ def recorded(text: str) -> Whole:
         value=text,
     )
     context = TaskContext(task_id=text, instructions=text)
-    return Whole(trajectory(turns=turns, task_context=context, agent_id=text), [], [opinion], [])
+    failed = {"call": 0, "version": 2, "arm": "canary", "error": text}
+    return Whole(trajectory(turns=turns, task_context=context, agent_id=text), [], [opinion], [], failed=[failed])
 
 
 def test_control_characters_and_marks_are_spelled() -> None:
@@ -47,7 +48,7 @@ def test_a_trajectory_shows_its_texts_without_control_characters(capsys: pytest.
     show_one(recorded(HOSTILE))
     printed = capsys.readouterr().out
     assert not set(printed) & ACTING
-    assert printed.count("hacked") >= 4
+    assert printed.count("hacked") >= 5
 
 
 def test_tables_and_json_are_as_safe(capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,6 +59,11 @@ SELECT max(trajectory_name) AS name,
     arraySort(groupUniqArrayIf(toString(provider_model), provider_model != '')) AS models
 FROM turns WHERE role = {role:String} AND trajectory_id = {id:String}
 """
+_FAILED = """
+SELECT turn_index AS call, policy_version AS version, arm, substring(error, 1, 4000) AS error
+FROM turns FINAL WHERE role = {role:String} AND trajectory_id = {id:String} AND error != ''
+ORDER BY turn_index, attempt, at, turn_id LIMIT {limit:UInt32}
+"""
 _CALLS = """
 SELECT turn_id, turn_index, attempt, at, role, policy_version, arm, provider_model, latency_ms, first_token_ms,
     prompt_tokens, completion_tokens, cost_usd, finish_reason, substring(error, 1, 4000) AS error, trainable,
@@ -130,6 +135,10 @@ class StoredTrajectories:
         """What the agent calls the run that was recorded under an id, and the models that answered its calls."""
         (row,) = await self._warehouse.rows(_NAMES, {"role": role, "id": recorded_as})
         return row["name"] or None, row["models"]
+
+    async def failed(self, role: str, recorded_as: str, most: int) -> list[Row]:
+        """The first calls recorded under an id that failed: call, version, arm and error."""
+        return await self._warehouse.rows(_FAILED, {"role": role, "id": recorded_as, "limit": most})
 
     async def calls(self, role: str, recorded_as: str, most: int) -> list[Row]:
         """Facts of the first calls that were recorded under an id, in order."""
