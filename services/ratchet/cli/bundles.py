@@ -277,7 +277,9 @@ def _register(endpoints: Endpoints, known: RolePoliciesOut, order: Order, as_jso
         print_dry_run(f"POST {endpoints.url('deployer')}{path}", order.body(), as_json)
         return ExitCode.DONE
     document = {"policy": made.policy.name, "version": made.policy.version, "new": True, "changes": differing}
-    title = f"{made.policy.name} is registered; beside {known.role}@{stable}:"
+    running = next((policy.name for policy in known.policies if policy.stage == PolicyStage.CANARY), None)
+    waits = f", and waits until the canary of {running} ends" if running else ""
+    title = f"{made.policy.name} is registered{waits}; beside {known.role}@{stable}:"
     print_answer(document, as_json, lambda: show_changes(title, differing))
     return ExitCode.DONE
 

@@ -242,6 +242,15 @@ async def test_a_folder_does_not_try_again_what_was_rolled_back(
     assert "(rolled_back) changes the same: `ratchet rollout start support 1` tries it" in capsys.readouterr().out
 
 
+async def test_a_candidate_beside_a_canary_is_told_to_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with deployer(monkeypatch, KIND) as fake:
+        fake.stages[1] = PolicyStage.CANARY
+        assert await typed(tmp_path, "create", "support", "--set", "seed=3") == ExitCode.DONE
+        assert f"and waits until the canary of {fake.policy(1).name} ends" in capsys.readouterr().out
+
+
 async def test_an_export_writes_only_over_a_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept, old = tmp_path / "kept", tmp_path / "old"
     for path in (kept / "notes.txt", old / "tools" / "gone.md"):
