@@ -242,7 +242,7 @@ async def test_a_folder_does_not_try_again_what_was_rolled_back(
     assert "(rolled_back) changes the same: `ratchet rollout start support 1` tries it" in capsys.readouterr().out
 
 
-async def test_a_candidate_beside_a_canary_is_told_to_wait(
+async def test_a_candidate_waits_for_the_canary_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with deployer(monkeypatch, KIND) as fake:
