@@ -190,13 +190,14 @@ def _describe(fields: Fields, texts: Mapping[str, ToolTexts], api: _Api) -> None
     shown = [_described(tool, texts, api) for tool in given if not _is_hidden(tool, texts, api)]
     if shown:
         fields["tools"] = _raw(shown)
-    else:
-        del fields["tools"]
+    else:  # providers refuse a choice among none
+        for name in ("tools", "tool_choice", "parallel_tool_calls"):
+            fields.pop(name, None)
     names = {api.function(tool).get("name") for tool in shown}
     chosen = value_of(fields, "tool_choice")
     named = api.function(cast("Body", chosen)).get("name") if isinstance(chosen, dict) else None
-    if "tool_choice" in fields and (not shown or (named is not None and named not in names)):
-        del fields["tool_choice"]
+    if named is not None and named not in names:
+        fields.pop("tool_choice", None)
 
 
 def _is_hidden(tool: Body, texts: Mapping[str, ToolTexts], api: _Api) -> bool:
@@ -232,15 +233,23 @@ def _sample(fields: Fields, bundle: Bundle, api: _Api) -> None:
             member = api.sampling.get(name)
             if member is None:
                 continue
+            if member == "reasoning":
+                _reason(fields, value, overrides=overrides)
+                continue
             known = [other for other in (member, *api.aliases.get(name, ())) if _is_given(fields, other)]
             if known and not overrides:
                 continue
             for other in known:
                 del fields[other]
-            if member == "reasoning":
-                fields[member] = _raw({"effort": value})
-            else:
-                fields[member] = _raw(value)
+            fields[member] = _raw(value)
+
+
+def _reason(fields: Fields, effort: str, *, overrides: bool) -> None:
+    """The effort of a response stands beside what else the agent says of its reasoning."""
+    given = value_of(fields, "reasoning")
+    sent = cast("Body", given) if isinstance(given, dict) else {}
+    if overrides or sent.get("effort") is None:
+        fields["reasoning"] = _raw({**sent, "effort": effort})
 
 
 def _is_given(fields: Fields, name: str) -> bool:

@@ -104,9 +104,8 @@ def test_tools_get_their_texts_and_hidden_ones_are_not_offered(api: str) -> None
 
 def test_a_call_without_any_tool_left_has_no_choice_of_one() -> None:
     bundle = Bundle(tools={name: ToolTexts(hidden=True) for name in ("refund", "escalate")})
-    request = _applied("chat", bundle, tools=_tools("chat"), tool_choice="required")
-    assert not request.has("tools")
-    assert not request.has("tool_choice")
+    request = _applied("chat", bundle, tools=_tools("chat"), tool_choice="required", parallel_tool_calls=False)
+    assert not _native(request).keys() & {"tools", "tool_choice", "parallel_tool_calls"}
 
 
 @each_api
@@ -118,6 +117,21 @@ def test_defaults_yield_to_the_agent_and_overrides_do_not(api: str) -> None:
         {"chat": "max_completion_tokens", "responses": "max_output_tokens", "messages": "max_tokens"}[api]
     }
     assert 5 in _native(request).values()
+
+
+@pytest.mark.parametrize(
+    ("values", "sent", "effort"),
+    [
+        ("overrides", {"summary": "auto", "effort": "high"}, "low"),
+        ("defaults", {"summary": "auto", "effort": "high"}, "high"),
+        ("defaults", {"summary": "auto"}, "low"),
+    ],
+)
+def test_an_effort_leaves_what_else_is_said_of_reasoning(values: str, sent: dict[str, str], effort: str) -> None:
+    bundle = Bundle(**{values: SamplingValues(reasoning_effort="low")})  # pyright: ignore[reportArgumentType] - by name
+    request = _applied("responses", bundle, reasoning=sent)
+    assert request.value("reasoning_effort") == effort
+    assert _native(request)["reasoning"] == {"summary": "auto", "effort": effort}
 
 
 @each_api
