@@ -321,6 +321,18 @@ def test_what_continues_a_redacted_call_by_its_tool_call_alone_shows_none_of_its
     assert second.prompt_token_ids.prefix_length == 0
 
 
+def test_instructions_with_a_secret_bar_tokens_also_where_only_a_digest_names_them() -> None:
+    maker = record_maker()
+    ours = {"role": "system", "content": "Write to mia@example.com."}
+    later = [USER, {"role": "assistant", "content": "hello"}, USER]
+    turns: list[Turn] = []
+    for clock, said in (("12:01", [USER]), ("12:02", later)):
+        sent = request(messages=[{"role": "system", "content": clock}, *said])
+        turns.append(turn_of(maker.record(job(sent, asked=request(messages=[ours, *said])))))
+    assert turns[1].parent_messages == 0
+    assert [turn.trainable.reason for turn in turns] == ["redacted", "redacted"]
+
+
 @pytest.mark.parametrize(
     ("asked", "recorded"),
     [

@@ -172,8 +172,9 @@ def applied_of(sent: CallRequest, got: CallRequest, choice: int = 0) -> Applied 
 
 
 def _new_part(applied: Applied | None, parent: PastCall | None) -> Applied | None:
-    """What a turn says of it: where the call that it continues had the same, only the digest."""
-    if applied is None or parent is None or parent.applied != applied.digest:
+    """What a turn says of it: where the call that it continues had the same, only the digest; after a redacted call
+    all, for the redactor to search."""
+    if applied is None or parent is None or parent.redacted or parent.applied != applied.digest:
         return applied
     return Applied(digest=applied.digest)
 
