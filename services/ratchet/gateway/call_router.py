@@ -63,7 +63,8 @@ class CallRouter:
         self._now = now
         self._engine_of = engine_of
         self._asked: dict[str, str] = {}
-        """By role: the model that its agents asked for last, where that was not the role."""
+        """By role: the model that its agents asked for last, where that was not the role. No evaluation changes it: a
+        search asks its reflector, too."""
 
     async def prepare(self, role: str, version: PolicyVersion | None) -> None:
         """Have at hand what the policies that may answer a role's call change of it; `version`: the one it names."""
@@ -86,8 +87,11 @@ class CallRouter:
 
         Announces an arm that it draws, before the gateway asks any engine. Raises `NotFound`.
         """
+        is_evaluation = version is not None or pinned
+        if not is_evaluation and _names_model(arm.role, asked):
+            self._asked[arm.role] = asked
         asked = self._requested_model(arm.role, asked)
-        if version is not None or pinned:
+        if is_evaluation:
             choice = self.serving(arm.role, version, asked)
             return choice._replace(assignment=pin(choice.assignment.policy, arm))
         route, is_first = self._routes.get_route(arm.role), arm.assignment is None
@@ -177,16 +181,17 @@ class CallRouter:
         A call that names the role or a version of it names no model: it gets the one that the role's agents asked for
         last, so that a version can be tried as it would serve.
         """
-        if asked != role and not _names_version(role, asked):
-            self._asked[role] = asked
-            return asked
-        return self._asked.get(role, asked)
+        return asked if _names_model(role, asked) else self._asked.get(role, asked)
 
     def _upstream(self, role: str, asked: str) -> Choice:
         """The first one that maps a role without a policy. Raises `NotFound`."""
         for upstream, model in self.upstreams_for(role, asked):
             return Choice(upstream, stable_by(model), model, asked)
         raise unserved(asked, role)
+
+
+def _names_model(role: str, asked: str) -> bool:
+    return asked != role and not _names_version(role, asked)
 
 
 def _names_version(role: str, asked: str) -> bool:
