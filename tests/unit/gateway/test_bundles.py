@@ -127,7 +127,7 @@ def test_defaults_yield_to_the_agent_and_overrides_do_not(api: str) -> None:
         ("defaults", {"summary": "auto"}, "low"),
     ],
 )
-def test_an_effort_leaves_what_else_is_said_of_reasoning(values: str, sent: dict[str, str], effort: str) -> None:
+def test_an_effort_keeps_the_other_members_of_reasoning(values: str, sent: dict[str, str], effort: str) -> None:
     bundle = Bundle(**{values: SamplingValues(reasoning_effort="low")})  # pyright: ignore[reportArgumentType] - by name
     request = _applied("responses", bundle, reasoning=sent)
     assert request.value("reasoning_effort") == effort

@@ -326,9 +326,9 @@ def test_instructions_with_a_secret_bar_tokens_also_where_only_a_digest_names_th
     ours = {"role": "system", "content": "Write to mia@example.com."}
     later = [USER, {"role": "assistant", "content": "hello"}, USER]
     turns: list[Turn] = []
-    for clock, said in (("12:01", [USER]), ("12:02", later)):
-        sent = request(messages=[{"role": "system", "content": clock}, *said])
-        turns.append(turn_of(maker.record(job(sent, asked=request(messages=[ours, *said])))))
+    for clock, messages in (("12:01", [USER]), ("12:02", later)):
+        sent = request(messages=[{"role": "system", "content": clock}, *messages])
+        turns.append(turn_of(maker.record(job(sent, asked=request(messages=[ours, *messages])))))
     assert turns[1].parent_messages == 0
     assert [turn.trainable.reason for turn in turns] == ["redacted", "redacted"]
 
