@@ -124,7 +124,7 @@ def turn_of(header: TurnHeader, request: TurnRequest, answer: Answer, latency_ms
         trace=header.trace,
         tools_digest=tools_digest,
         tools=list(request.tools) if request.tools and not known_tools else None,
-        applied=_new_part(request.applied, parent),
+        applied=_new_part(request.applied, parent, continues=known > 0),
         response=answer.message,
         sampling=request.sampling,
         parameters=request.parameters,
@@ -171,10 +171,12 @@ def applied_of(sent: CallRequest, got: CallRequest, choice: int = 0) -> Applied 
     return msgspec.structs.replace(applied, digest=digest)
 
 
-def _new_part(applied: Applied | None, parent: PastCall | None) -> Applied | None:
-    """What a turn says of it: where the call that it continues had the same, only the digest; after a redacted call
-    all, for the redactor to search."""
-    if applied is None or parent is None or parent.redacted or parent.applied != applied.digest:
+def _new_part(applied: Applied | None, parent: PastCall | None, *, continues: bool) -> Applied | None:
+    """What a turn says of it: where the call that it continues had the same, only the digest.
+
+    All of it for the redactor to search, where that call was redacted and does not bar this one's tokens.
+    """
+    if applied is None or parent is None or parent.applied != applied.digest or (parent.redacted and not continues):
         return applied
     return Applied(digest=applied.digest)
 
