@@ -6,7 +6,8 @@ which speaks that API still gets it untranslated; members that a bundle does not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -18,9 +19,9 @@ from ratchet.core.rules.chat import text_of
 from ratchet.dialects.api_dialect import CHAT, TEXT, ApiDialect
 from ratchet.dialects.messages.dialect import MESSAGES
 from ratchet.dialects.requests import Body, CallRequest, Fields, read_call, value_of
-from ratchet.dialects.responses.dialect import RESPONSES
+from ratchet.dialects.responses.dialect import RESPONSES, asked_of
 
-_INSTRUCTING = frozenset({"system", "developer"})
+_INSTRUCTING = ("system", "developer")
 """Roles of messages whose first ones are an agent's instructions."""
 _RAWS = msgspec.json.Decoder(list[msgspec.Raw])
 _CHAT_NAMES = {name: name for name in SamplingValues.__struct_fields__} | {"max_tokens": "max_completion_tokens"}
@@ -78,6 +79,8 @@ class Applier:
         if bundle.response_format is not None:
             api.respond(fields, bundle.response_format)
         changed = _chat(request, fields, messages) if dialect is CHAT else (read or dialect.read)(fields)
+        if dialect is RESPONSES:
+            changed = _answerable(changed, request)
         return msgspec.structs.replace(
             changed,
             headers=request.headers,
@@ -113,6 +116,8 @@ class Applier:
         """Writes instructions and examples into the members of a chat; returns its messages then."""
         count = leading_of(messages)
         head = self.head(messages[:count], given)
+        if not head and count == len(messages):  # no API takes a chat without any message
+            return messages
         fields["messages"] = _spliced(head, _RAWS.decode(fields["messages"])[count:])
         return [*head, *messages[count:]]
 
@@ -155,16 +160,28 @@ def _spliced(head: Sequence[Body], rest: Sequence[msgspec.Raw]) -> msgspec.Raw:
 def _into_responses(applier: Applier, fields: Fields, given: Mapping[str, object]) -> None:
     """A later request of a stored response gets the instructions anew, as this API has it, and no examples again."""
     sent, items = value_of(fields, "instructions"), value_of(fields, "input")
-    listed: list[Body] = [{"role": "user", "content": items}] if isinstance(items, str) else list(items or [])
-    count = leading_of(listed)
-    texts = [sent if isinstance(sent, str) else "", *(text_of(item.get("content")) for item in listed[:count])]
+    listed = cast("list[Body]", items) if isinstance(items, list) else []
+    count = leading_of(listed) if applier.bundle.instructions is not None else 0
     if applier.bundle.instructions is not None:
-        fields["instructions"] = _raw(applier.instructions(BLANK_LINE.join(filter(None, texts)), given))
-        listed = listed[count:]
-        count = 0
+        texts = [sent if isinstance(sent, str) else "", *(text_of(item.get("content")) for item in listed[:count])]
+        _write_text(fields, "instructions", applier.instructions(BLANK_LINE.join(filter(None, texts)), given))
     continues = any(value_of(fields, name) for name in ("previous_response_id", "conversation"))
     examples = [] if continues else applier.examples
-    fields["input"] = _raw([*listed[:count], *examples, *listed[count:]])
+    if not count and not examples:
+        return
+    if isinstance(items, str):
+        raws = [_raw({"role": "user", "content": items})]
+    else:
+        raws = _RAWS.decode(fields["input"]) if listed else []
+    kept = 0 if count else leading_of(listed)
+    fields["input"] = _spliced((), [*raws[:kept], *map(_raw, examples), *raws[count + kept :]])
+
+
+def _answerable(changed: CallRequest, request: CallRequest) -> CallRequest:
+    """The answer repeats what the agent asked for; a history that is not known stays an obstacle."""
+    asked, sent = asked_of(changed), asked_of(request)
+    kept = dataclasses.replace(asked, body=sent.body, obstacle=sent.obstacle or asked.obstacle)
+    return msgspec.structs.replace(changed, as_chat=kept)
 
 
 def _into_messages(applier: Applier, fields: Fields, given: Mapping[str, object]) -> None:
@@ -172,44 +189,74 @@ def _into_messages(applier: Applier, fields: Fields, given: Mapping[str, object]
         sent = value_of(fields, "system")
         if isinstance(sent, list) and (place := applier.place_beside()) is not None:
             blocks = cast("list[Body]", sent)  # with their marks for a provider's cache
-            blocks.insert(place * len(blocks), {"type": "text", "text": applier.instructions("", given)})
-            fields["system"] = _raw(blocks)
+            if text := applier.instructions("", given):
+                blocks.insert(place * len(blocks), {"type": "text", "text": text})
+                fields["system"] = _raw(blocks)
         else:
-            fields["system"] = _raw(applier.instructions(text_of(sent), given))
+            _write_text(fields, "system", applier.instructions(text_of(sent), given))
     if applier.examples:
         raws = _RAWS.decode(fields["messages"])
         fields["messages"] = _spliced(applier.examples, raws)
 
 
+def _write_text(fields: Fields, name: str, text: str) -> None:
+    """Of an empty text APIs want no member."""
+    if text:
+        fields[name] = _raw(text)
+    else:
+        fields.pop(name, None)
+
+
 def _describe(fields: Fields, texts: Mapping[str, ToolTexts], api: _Api) -> None:
-    """The tools with the bundle's texts, without those that it hides."""
+    """The tools with the bundle's texts, without those that it hides; all others as they were sent."""
     tools = value_of(fields, "tools")
     if not isinstance(tools, list):
         return
-    given = [cast("Body", tool) for tool in cast("list[Any]", tools) if isinstance(tool, dict)]
-    shown = [_described(tool, texts, api) for tool in given if not _is_hidden(tool, texts, api)]
-    if shown:
-        fields["tools"] = _raw(shown)
-    else:  # providers refuse a choice among none
-        for name in ("tools", "tool_choice", "parallel_tool_calls"):
-            fields.pop(name, None)
-    names = {api.function(tool).get("name") for tool in shown}
+    offered = cast("list[Any]", tools)
+    if texts.keys().isdisjoint(_name_of(tool, api) for tool in offered):
+        return
+    shown: list[msgspec.Raw] = []
+    gone: set[str] = set()
+    for tool, raw in zip(offered, _RAWS.decode(fields["tools"]), strict=True):
+        name = _name_of(tool, api)
+        text = texts.get(name) if name is not None else None
+        if name is not None and text is not None and text.hidden:
+            gone.add(name)
+        else:
+            shown.append(raw if text is None else _raw(_described(tool, text, api)))
+    fields["tools"] = _spliced((), shown)
+    if gone and not shown:
+        for member in ("tools", "tool_choice", "parallel_tool_calls"):
+            fields.pop(member, None)
+    elif gone:
+        _choose(fields, gone, api)
+
+
+def _choose(fields: Fields, gone: Container[str | None], api: _Api) -> None:
+    """No tool is chosen, or allowed, that is not offered."""
     chosen = value_of(fields, "tool_choice")
-    named = api.function(cast("Body", chosen)).get("name") if isinstance(chosen, dict) else None
-    if named is not None and named not in names:
-        fields.pop("tool_choice", None)
+    if not isinstance(chosen, dict):
+        return
+    choice = cast("Body", chosen)
+    if _name_of(choice, api) in gone:
+        del fields["tool_choice"]
+        return
+    holder = choice.get("allowed_tools", choice)
+    allowed = cast("Body", holder).get("tools") if isinstance(holder, dict) else None
+    if not isinstance(allowed, list):
+        return
+    left = [tool for tool in cast("list[Any]", allowed) if _name_of(tool, api) not in gone]
+    holder["tools"] = left
+    fields["tool_choice"] = _raw(choice if left else "none")
 
 
-def _is_hidden(tool: Body, texts: Mapping[str, ToolTexts], api: _Api) -> bool:
-    text = texts.get(str(api.function(tool).get("name")))
-    return text is not None and text.hidden
+def _name_of(tool: object, api: _Api) -> str | None:
+    name = api.function(cast("Body", tool)).get("name") if isinstance(tool, dict) else None
+    return name if isinstance(name, str) else None
 
 
-def _described(tool: Body, texts: Mapping[str, ToolTexts], api: _Api) -> Body:
+def _described(tool: Body, text: ToolTexts, api: _Api) -> Body:
     function = api.function(tool)
-    text = texts.get(str(function.get("name")))
-    if text is None:
-        return tool
     changed = dict(function)
     if text.description is not None:
         changed["description"] = text.description
@@ -223,7 +270,7 @@ def _described(tool: Body, texts: Mapping[str, ToolTexts], api: _Api) -> Body:
             if isinstance(known.get(name), dict)
         }
         changed[api.schema] = {**cast("Body", schema), "properties": {**known, **described}}
-    return {**tool, "function": changed} if function is not tool else changed
+    return changed if function is tool else {name: changed if it is function else it for name, it in tool.items()}
 
 
 def _sample(fields: Fields, bundle: Bundle, api: _Api) -> None:
@@ -276,8 +323,8 @@ def _messages_format(fields: Fields, shape: Body) -> None:
 
 
 def _function_of(tool: Body) -> Body:
-    function = tool.get("function")
-    return cast("Body", function) if isinstance(function, dict) else tool
+    kinds = (tool.get(kind) for kind in ("function", "custom"))
+    return next((cast("Body", kind) for kind in kinds if isinstance(kind, dict)), tool)
 
 
 _APIS: Mapping[str, _Api] = {

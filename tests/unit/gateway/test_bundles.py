@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import msgspec
 import pytest
 
 from ratchet.core.contract.bundle import Bundle, Example, Instructions, SamplingValues, ToolTexts
+from ratchet.core.errors import NotFound
 from ratchet.core.rules.bundles import MissingVariable
 from ratchet.dialects.apis import APIS
 from ratchet.dialects.bundles import Applier
 from ratchet.dialects.requests import CallRequest, read_fields
+from ratchet.dialects.responses.dialect import asked_of, chat_call
 
 SENT, OURS = "You are the agent's own.", "You are ours."
 USER = {"role": "user", "content": "hello"}
@@ -71,7 +74,7 @@ def test_examples_stand_after_the_instructions(api: str) -> None:
 def test_examples_are_not_repeated_where_a_response_is_continued() -> None:
     bundle = Bundle(examples=(Example(role="user", content="one"), Example(role="assistant", content="two")))
     request = _applied("responses", bundle, previous_response_id="resp_1")
-    assert _native(request)["input"] == [USER]
+    assert _native(request)["input"] == "hello"
 
 
 def test_blocks_of_a_system_prompt_keep_their_marks() -> None:
@@ -151,3 +154,74 @@ def test_a_text_completion_takes_sampling_alone() -> None:
 def test_what_a_bundle_does_not_name_stays_as_it_was_sent(api: str) -> None:
     request = _applied(api, _instructions(OURS), metadata={"a": 1.50}, unknown=[1, {"b": None}])
     assert {"metadata": {"a": 1.5}, "unknown": [1, {"b": None}]}.items() <= _native(request).items()
+
+
+@each_api
+def test_tools_that_a_bundle_does_not_name_stay_byte_for_byte(api: str) -> None:
+    other = b'{"type": "function", "name": "other", "limit": 12345678901234567890123}'
+    fields = read_fields(msgspec.json.encode(BODIES[api]))
+    fields["tools"] = msgspec.Raw(b"[" + other + b"," + msgspec.json.encode(_tools(api)[0]) + b"]")
+    bundle = Bundle(tools={"refund": ToolTexts(hidden=True)})
+    changed = Applier(bundle).apply(APIS[api], APIS[api].read(fields))
+    assert bytes(changed.fields["tools"]) == b"[" + other + b"]"
+
+
+def test_input_items_stay_byte_for_byte() -> None:
+    item = b'{"role": "user",  "content": "hello", "weight": 12345678901234567890123}'
+    fields = {**read_fields(msgspec.json.encode(RESPONSES)), "input": msgspec.Raw(b"[" + item + b"]")}
+    request = Applier(_instructions(OURS)).apply(APIS["responses"], APIS["responses"].read(fields))
+    assert bytes(request.fields["input"]) == b"[" + item + b"]"
+
+
+@pytest.mark.parametrize("name", [["refund"], {"refund": 1}])
+def test_odd_names_and_roles_are_left_to_the_engine(name: object) -> None:
+    bundle = Bundle(instructions=Instructions(text=OURS), tools={"refund": ToolTexts(hidden=True)})
+    odd = {"role": name, "content": "hello"}
+    tools: dict[str, Any] = {"tools": [{"function": {"name": name}}], "tool_choice": {"name": name}}
+    request = _native(_applied("chat", bundle, messages=[odd], **tools))
+    assert request["messages"] == [{"role": "system", "content": OURS}, odd]
+    assert tools.items() <= request.items()
+
+
+def test_a_custom_tool_is_hidden_by_its_name() -> None:
+    bundle = Bundle(tools={"refund": ToolTexts(hidden=True)})
+    request = _applied("chat", bundle, tools=[{"type": "custom", "custom": {"name": "refund"}}])
+    assert not request.has("tools")
+
+
+def _allowing(api: str, *names: str) -> dict[str, Any]:
+    if api == "responses":
+        return {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": n} for n in names]}
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": tools}}
+
+
+@pytest.mark.parametrize("api", ["chat", "responses"])
+def test_a_hidden_tool_is_not_among_the_allowed_ones(api: str) -> None:
+    bundle = Bundle(tools={"refund": ToolTexts(hidden=True)})
+    both = _native(_applied(api, bundle, tools=_tools(api), tool_choice=_allowing(api, "refund", "escalate")))
+    assert both["tool_choice"] == _allowing(api, "escalate")
+    alone = _native(_applied(api, bundle, tools=_tools(api), tool_choice=_allowing(api, "refund")))
+    assert alone["tool_choice"] == "none"
+
+
+def test_a_choice_of_a_tool_that_is_not_hidden_stays() -> None:
+    chosen = {"type": "mcp", "server_label": "shop", "name": "stock"}
+    bundle = Bundle(tools={"refund": ToolTexts(description="new")})
+    request = _applied("responses", bundle, tools=_tools("responses"), tool_choice=chosen)
+    assert _native(request)["tool_choice"] == chosen
+
+
+def test_instructions_that_come_out_empty_leave_no_empty_chat() -> None:
+    messages = [{"role": "system", "content": ""}]
+    request = _applied("chat", _instructions("{{instructions}}"), messages=messages)
+    assert (request.messages, _native(request)["messages"]) == (messages, messages)
+
+
+def test_a_history_that_is_not_known_stays_an_obstacle() -> None:
+    responses = APIS["responses"]
+    request = responses.read(read_fields(msgspec.json.encode({**RESPONSES, "previous_response_id": "resp_1"})))
+    unknown = dataclasses.replace(asked_of(request), obstacle=NotFound("no such response"))
+    changed = Applier(_instructions(OURS)).apply(responses, msgspec.structs.replace(request, as_chat=unknown))
+    with pytest.raises(NotFound):
+        chat_call(changed)

@@ -22,6 +22,7 @@ from ratchet.gateway.domain.past_calls import (
     Conversations,
     ToolSets,
     cache_key,
+    system_digest,
 )
 from ratchet.gateway.recorder_process import TOOL_BYTES
 from tests.unit.gateway.test_recorder_process import job, record_maker, request, turn_of
@@ -203,3 +204,8 @@ def test_the_memory_of_a_recorder_is_bounded_however_many_tools_agents_offer() -
         assert tracemalloc.get_traced_memory()[0] < 1.2 * TOOL_BYTES
     finally:
         tracemalloc.stop()
+
+
+def test_a_role_that_is_no_text_ends_the_system_prompt() -> None:
+    system = {"role": "system", "content": "hi"}
+    assert system_digest([system, {"role": ["system"], "content": "ho"}]) == system_digest([system])

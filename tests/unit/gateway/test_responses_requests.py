@@ -197,6 +197,7 @@ def test_formats_efforts_and_log_probabilities_are_chats() -> None:
         ({"tools": [LOOK_UP, {"type": "web_search"}]}, "tools[1].type"),
         ({"tools": [{"type": "namespace", "name": "n", "tools": [{"type": "x"}]}]}, "tools[0].tools[0].type"),
         ({"tool_choice": {"type": "file_search"}}, "tool_choice"),
+        ({"tool_choice": {"type": ["function"]}}, "tool_choice"),
         ({"input": [USER, {"type": "computer_call", "call_id": "c"}]}, "input[1].type"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]}, "input[0].content[0]"),
         ({"input": [{"role": "user", "content": [{"type": "input_file", "file_url": "u"}]}]}, "input[0].content[0]"),

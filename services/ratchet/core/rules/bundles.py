@@ -112,6 +112,9 @@ def check_bundle(bundle: Bundle) -> None:
         raise Rejected("examples are messages of the user and of the assistant alone")
     if bundle.examples and bundle.examples[-1].role != "assistant":
         raise Rejected("the last example must be of the assistant: the conversation follows it")
+    shape = bundle.response_format
+    if shape is not None and not isinstance(shape.get("json_schema", {}), dict):
+        raise Rejected("`json_schema` of the bundle's response_format is an object, with the schema in it")
     if any(not name.strip() for name in bundle.tools):
         raise Rejected("a tool of the bundle has no name")
     if bundle.model is not None:

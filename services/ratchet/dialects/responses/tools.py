@@ -134,7 +134,7 @@ def _described(custom: CustomTool) -> str | None:
 
 def _chat_choice(choice: JsonObject, obstacles: list[BadRequest]) -> JsonObject | None:
     """A forced tool. None: a tool of the provider's, which the turn cannot name."""
-    if choice.get("type") in {"function", "custom"}:
+    if choice.get("type") in ("function", "custom"):
         return {"type": "function", "function": {"name": _chosen(checked(choice, NamedChoice, "tool_choice"))}}
     message = "a policy can be made to call only functions and custom tools"
     obstacles.append(NotForPolicies(message, param="tool_choice"))
@@ -148,7 +148,7 @@ def _allowed(
         _chosen(checked(tool, NamedChoice, "tool_choice.tools")) if "name" in tool else tool.get("type")
         for tool in allowed.tools
     ]
-    if any(name not in offered for name in named):
+    if any(name not in [*offered] for name in named):
         message = "tool_choice.tools names a tool that tools does not offer"
         obstacles.append(BadRequest(message, param="tool_choice.tools"))
     return {key: tool for key, tool in offered.items() if key in named}

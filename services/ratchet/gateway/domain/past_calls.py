@@ -212,7 +212,7 @@ class CallsElsewhere(Recent[tuple[str, str], tuple[CallNote, ...]]):
 
 def system_digest(messages: Sequence[Mapping[str, object]]) -> bytes:
     """Digest of the messages before the first one of a person or a tool, as they were sent."""
-    head = list(takewhile(lambda message: message.get("role") in {"system", "developer"}, messages))
+    head = list(takewhile(lambda message: message.get("role") in ("system", "developer"), messages))
     return hashlib.blake2b(msgspec.json.encode(head, order="deterministic"), digest_size=16).digest() if head else b""
 
 
