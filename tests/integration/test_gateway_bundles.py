@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -19,6 +20,9 @@ from ratchet.core.contract import Start, Turn
 from ratchet.core.contract.bundle import NO_BUNDLE, Bundle, BundleModel, Example, Instructions, SamplingValues
 from ratchet.core.contract.state import BUNDLES, PolicyVersion, ServedPolicy
 from ratchet.core.rules.recorded import applied_to
+from ratchet.dialects.bundles import Applier
+from ratchet.dialects.requests import CallRequest
+from ratchet.gateway.calls import LARGE
 from tests.integration.test_gateway_fallback import HI, KEY_VARIABLE, routed, upstream
 from tests.support.fake_engine import FakeProvider, providing
 from tests.support.gateway_scene import ROLE, Scene, ask, canary_route, scene, served, version
@@ -234,3 +238,38 @@ async def test_a_pinned_bundle_asks_for_the_model_that_agents_ask_for(
         pinned = await ask(there.here.client(), HI, model=f"{ROLE}@3")
         assert [answer.headers["x-ratchet-policy"] for answer in (beside, pinned)] == [version(3).name] * 2
         assert {asked["model"] for asked in there.provider.asked} == {"big-model"}
+
+
+async def test_a_large_call_is_changed_beside_the_event_loop(
+    nats: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+    apply = Applier.apply
+
+    def seen(*given: Any) -> CallRequest:
+        threads.append(threading.current_thread())
+        return apply(*given)
+
+    monkeypatch.setattr(Applier, "apply", seen)
+    async with world(nats, tmp_path, monkeypatch) as there:
+        await there.route(await there.register(2, instructions(OURS)))
+        await ask(there.here.client(), [{"role": "user", "content": "x" * LARGE}])
+    (thread,) = threads
+    assert thread is not threading.main_thread()
+
+
+async def test_a_history_that_is_not_kept_is_not_found(
+    nats: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapter = version(1)
+    async with world(nats, tmp_path, monkeypatch) as there:
+        model = BundleModel(name=adapter.name, digest=adapter.digest)
+        await there.route(await there.register(2, instructions(OURS, model=model)))
+        client = there.here.client()
+        with pytest.raises(openai.NotFoundError):
+            await client.responses.create(model=ROLE, input="?", previous_response_id="resp_unknown")
+        first = await client.responses.create(model=ROLE, input="hi", instructions=SENT)
+        second = await client.responses.create(model=ROLE, input="?", previous_response_id=first.id)
+    assert (first.instructions, second.previous_response_id) == (SENT, first.id)
+    texts = [[message["content"] for message in asked["messages"]] for asked in there.here.engine.asked]
+    assert texts == [[OURS, "hi"], [OURS, "hi", first.output_text, "?"]]

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -16,11 +17,12 @@ from ratchet.core.errors import BadRequest, NotFound, Rejected
 from ratchet.core.rules.capture import Reason
 from ratchet.core.service.problems import HttpError, http_error
 from ratchet.dialects.api_dialect import ENGINE_FIELDS
+from ratchet.dialects.bundles import Applier
 from ratchet.dialects.requests import CallRequest
 from ratchet.dialects.streams import UNREADABLE
 from ratchet.gateway import metrics
 from ratchet.gateway.call_router import CallRouter
-from ratchet.gateway.calls import Call, new_id
+from ratchet.gateway.calls import Call, RequestReader, new_id
 from ratchet.gateway.domain.identity import Identity
 from ratchet.gateway.domain.past_calls import AnswerCache, cache_key
 from ratchet.gateway.domain.prices import FREE, NO_PRICES, Prices
@@ -59,26 +61,20 @@ FAILURES: Sequence[tuple[type[Exception] | tuple[type[Exception], ...], Callable
 failed but its run may die; what the engine's API has no equivalent for; a bug. `Any`: each takes its own kind."""
 
 
+@dataclass(frozen=True)
 class Answering:
     """Asks one engine after the other until one answers, and records what became of the call."""
 
-    def __init__(
-        self,
-        router: CallRouter,
-        cache: AnswerCache,
-        recorder: Recorder,
-        identity: Identity,
-        logprob_modes: Mapping[str, str] | None = None,
-        prices: Prices = NO_PRICES,
-    ) -> None:
-        """`logprob_modes`: by engine, which distribution it logs, where its answers do not name one."""
-        self._router = router
-        self._cache = cache
-        self._recorder = recorder
-        self.identity = identity
-        """Recognises the trajectories of calls; remembers what becomes of them."""
-        self._logprob_modes = logprob_modes or {}
-        self._prices = prices
+    router: CallRouter
+    cache: AnswerCache
+    recorder: Recorder
+    identity: Identity
+    """Recognises the trajectories of calls; remembers what becomes of them."""
+    reader: RequestReader
+    """Changes requests by policies that are bundles, large ones beside the event loop."""
+    logprob_modes: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By engine, which distribution it logs, where its answers do not name one."""
+    prices: Prices = NO_PRICES
 
     async def answer(self, call: Call) -> Answer:
         """The answer, or a stream that has begun; the caller calls `record_answer` once the agent has it.
@@ -196,26 +192,26 @@ class Answering:
             first_token_ms=(begun_s - call.started) * 1000 if begun_s is not None else None,
             error=None if error is None else str(error),
             barred=barred,
-            logprob_mode=self._logprob_modes.get(engine),
-            price=FREE if call.cached else self._prices.price_of(engine, served.removeprefix(f"{engine}:")),
+            logprob_mode=self.logprob_modes.get(engine),
+            price=FREE if call.cached else self.prices.price_of(engine, served.removeprefix(f"{engine}:")),
             request_id=request_id_of(answer.headers if answer else failure.headers if failure else ()),
         )
-        self._recorder.record_call(call.arm, job)
+        self.recorder.record_call(call.arm, job)
 
     async def _ask(self, call: Call) -> Answer:
         """From the cache, else from the engine."""
         engine, assignment, served, *_ = call.choice
-        asked = _changed(call)
-        if self._router.takes_no_tools(engine, call.arm.role, assignment.policy) and asked.may_call_tools:
+        asked = await self._changed(call)
+        if self.router.takes_no_tools(engine, call.arm.role, assignment.policy) and asked.may_call_tools:
             message = NO_TOOLS.format(policy=assignment.policy.name)
             raise BadRequest(message, param="tools", code="unsupported_parameter")
         call.cache_key = None
-        if self._cache.may_serve(served.digest, asked.sampling):
+        if self.cache.may_serve(served.digest, asked.sampling):
             dialect, request = call.dialect, asked
             if dialect.translation is not None:
                 dialect, request = dialect.translation.to, dialect.translation.request(request)
             call.cache_key = cache_key(served.digest, dialect.path, ENGINE_FIELDS[dialect.name](request, served.name))
-            cached = self._cache.get_value(call.cache_key)
+            cached = self.cache.get_value(call.cache_key)
             metrics.CACHE_LOOKUPS.labels("miss" if cached is None else "hit").inc()
             if cached is not None:
                 call.cached, call.header = True, msgspec.structs.replace(call.header, engine=CACHE)
@@ -226,6 +222,22 @@ class Answering:
             return await self._begun(answer, answer.reply)
         return checked(engine.info.name, answer, answer.reply)
 
+    async def _changed(self, call: Call) -> CallRequest:
+        """The request as the engine gets it. Raises `PolicyUnfit` where the policy cannot be applied to it."""
+        bundle, call.asked, policy = call.choice.bundle, None, call.choice.assignment.policy
+        if bundle is None:
+            return call.request
+        applied_by = BY_GATEWAY
+        if call.arm.fetched or call.composed_by is not None:
+            bundle, applied_by = bundle.without_texts, BY_AGENT if call.composed_by == policy.digest else NOT_APPLIED
+        call.header = msgspec.structs.replace(call.header, applied_by=applied_by)
+        try:
+            call.asked = await self.reader.apply(partial(_applied, bundle, call), call.sent)
+        except BadRequest as error:
+            message = f"{policy.name} cannot answer this call: {error}"
+            raise PolicyUnfit(400, message, code="policy_unfit") from error
+        return call.asked
+
     def _keep(self, key: bytes, answer: Answer) -> None:
         """Put a whole answer into the cache; a stream as the answer that it is."""
         raw = answer.raw
@@ -233,11 +245,11 @@ class Answering:
             if not answer.kept or not answer.is_whole():
                 return
             raw = msgspec.json.encode(answer.whole())
-        self._cache.put_answer(key, raw)
-        metrics.CACHE_BYTES.set(self._cache.size)
+        self.cache.put_answer(key, raw)
+        metrics.CACHE_BYTES.set(self.cache.size)
 
     async def _begun(self, answer: EngineAnswer, reply: EventReply) -> LiveAnswer:
-        live = LiveAnswer(answer.dialect, answer.request, reply, answer.of_policy, self._recorder.streams)
+        live = LiveAnswer(answer.dialect, answer.request, reply, answer.of_policy, self.recorder.streams)
         try:
             await live.begin()
         except EngineFailed as failure:
@@ -252,7 +264,7 @@ class Answering:
     def _fall_back(self, call: Call, failure: EngineFailed) -> bool:
         """Record the failure as a turn of its own and turn to the next engine; False when no one is left."""
         failed = call.header
-        following = self._router.fall_back(call.arm, call.choice, failure)
+        following = self.router.fall_back(call.arm, call.choice, failure)
         if following is None:
             return False
         call.header = msgspec.structs.replace(failed, turn_id=new_id())  # the agent knows the other id as its answer's
@@ -261,26 +273,13 @@ class Answering:
         call.started = time.perf_counter()
         policy = claim_of(failed.role, following.assignment, mixed=call.arm.mixed)
         call.header = msgspec.structs.replace(failed, policy=policy, engine=engine.info, applied_by=None)
-        to = "stable" if self._router.serves_policies(engine) else engine.info.name
+        to = "stable" if self.router.serves_policies(engine) else engine.info.name
         metrics.FALLBACKS.labels(failed.role, to).inc()
         return True
 
 
-def _changed(call: Call) -> CallRequest:
-    """The request as the engine gets it. Raises `PolicyUnfit` where the policy cannot be applied to it."""
-    bundle, call.asked, policy = call.choice.bundle, None, call.choice.assignment.policy
-    if bundle is None:
-        return call.request
-    applied_by = BY_GATEWAY
-    if call.arm.fetched or call.composed_by is not None:
-        bundle, applied_by = bundle.without_texts, BY_AGENT if call.composed_by == policy.digest else NOT_APPLIED
-    call.header = msgspec.structs.replace(call.header, applied_by=applied_by)
-    try:
-        call.asked = bundle.apply(call.dialect, call.request)
-    except BadRequest as error:
-        message = f"{policy.name} cannot answer this call: {error}"
-        raise PolicyUnfit(400, message, code="policy_unfit") from error
-    return call.asked
+def _applied(bundle: Applier, call: Call, _: bytes) -> CallRequest:
+    return bundle.apply(call.dialect, call.request)
 
 
 def _name_replica(call: Call, replica: str | None) -> None:

@@ -201,7 +201,7 @@ def _guard(
     subject_key = settings.subject_key
     calls = CallOpener(reader, models, router, continuing, arms, identity, peer_sync, user_key, subject_key, utc_now)
     cache = AnswerCache(settings.cache_bytes)
-    answering = Answering(router, cache, recorder, identity, settings.logprob_modes, settings.prices)
+    answering = Answering(router, cache, recorder, identity, reader, settings.logprob_modes, settings.prices)
     completions = Completions(calls, answering, continuing, constants.keep_alive_s)
     handlers = Handlers(models, recorder, continuing, arms, identity, peer_sync, updates, recording.contracts, utc_now)
     others = OtherCalls(reader, models, router, settings.prices, quotas.account)

@@ -47,7 +47,8 @@ class OtherCalls:
         await self.router.prepare(model.role, version)
         choice = self.router.serving(model.role, version, call.asked_model)
         if choice.bundle is not None:
-            call = choice.bundle.apply(MESSAGES, call, partial(read_call_of, counting=True))
+            apply = partial(choice.bundle.apply, MESSAGES, call, partial(read_call_of, counting=True))
+            call = await self.reader.apply(lambda _: apply(), request.body)
         count = await choice.engine.count_tokens(call, choice.served, model.role)
         counted = estimate(asked_of(call).chat) if count is None else count
         by = b"estimated" if count is None else b"exact"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from ratchet.bus.message import JsonObject
 from ratchet.core.contract.trajectory import Trajectory
 from ratchet.core.contract.turn import Applied, Turn
-from ratchet.core.rules.chat import chat_messages, chat_of_turns, conversation_of, readable
+from ratchet.core.rules.chat import ChatError, chat_messages, chat_of_turns, conversation_of, readable
 from ratchet.core.rules.chat.conversations import Segment
 
 
@@ -46,7 +46,7 @@ def recorded_chat(trajectory: Trajectory, turns: Sequence[Turn]) -> list[JsonObj
     if not is_captured(trajectory, turns):
         return chat_messages(trajectory)
     last = next((entry.turn_ref for entry in reversed(trajectory.turns) if entry.turn_ref), None)
-    return _as_applied(chat_of_turns(turns, last), applied_to(turns, last)) if last else []
+    return _as_applied(chat_of_turns(turns, last), turns, last) if last else []
 
 
 def recorded_parts(trajectory: Trajectory, turns: Sequence[Turn]) -> list[tuple[list[JsonObject], int]]:
@@ -66,7 +66,7 @@ def recorded_parts(trajectory: Trajectory, turns: Sequence[Turn]) -> list[tuple[
 
 def _part(segment: Segment, turns: Sequence[Turn]) -> tuple[list[JsonObject], int]:
     chat = readable(segment.messages)
-    seen = _as_applied(chat, applied_to(turns, segment.calls[max(segment.calls)].turn_id))
+    seen = _as_applied(chat, turns, segment.calls[max(segment.calls)].turn_id)
     return seen, segment.own_from + len(seen) - len(chat)
 
 
@@ -78,8 +78,14 @@ def applied_to(turns: Sequence[Turn], turn_id: str) -> Applied | None:
     return by_digest.get(call.applied.digest) if call is not None and call.applied is not None else None
 
 
-def _as_applied(chat: list[JsonObject], applied: Applied | None) -> list[JsonObject]:
-    return chat if applied is None else [*(applied.head or ()), *chat[applied.replaced or 0 :]]
+def _as_applied(chat: list[JsonObject], turns: Sequence[Turn], turn_id: str) -> list[JsonObject]:
+    """The chat as the engine got it. Raises `ChatError` where the turn that says so is not there."""
+    applied = applied_to(turns, turn_id)
+    if applied is not None:
+        return [*(applied.head or ()), *chat[applied.replaced or 0 :]]
+    if any(turn.turn_id == turn_id and turn.applied is not None for turn in turns):
+        raise ChatError(f"what the policy changed of turn {turn_id} stands in another turn, which is not there")
+    return chat
 
 
 def in_call_order(turns: Iterable[Turn]) -> list[Turn]:

@@ -9,7 +9,7 @@ from ratchet.bus.message import JsonObject
 from ratchet.core.contract.snapshot import TrajectoryRow
 from ratchet.core.contract.trajectory import TaskContext, TrajectoryMetadata
 from ratchet.core.contract.turn import Applied, Trainable, Turn
-from ratchet.core.datasets.domain.rows import Scored, SnapshotRow, row_of
+from ratchet.core.datasets.domain.rows import UNREADABLE_CHAT, Scored, SnapshotRow, row_of
 from ratchet.core.datasets.domain.sequences import unpacked
 from ratchet.core.datasets.selector import scored
 from tests.support.training import changed, conversation, trajectory, turn
@@ -48,6 +48,13 @@ def test_a_row_is_what_the_engine_got_of_a_bundle(needs_calls: bool) -> None:
     contents = [message["content"] for message in row.messages]
     assert contents == ["You are ours.", "one", "answer 0", "question 1", "answer 1"]
     assert row.tools == tools
+
+
+def test_no_row_is_made_where_what_the_engine_got_is_not_there() -> None:
+    (first, second), _ = conversation("t", [3, 2])
+    first, second = (msgspec.structs.replace(turn, applied=Applied(digest="a" * 64)) for turn in (first, second))
+    turns = [first, second]
+    assert row_of(trajectory("t", turns=turns), turns, SCORED, needs_calls=False) == UNREADABLE_CHAT
 
 
 def test_a_trajectory_without_turns_has_its_text_and_no_calls() -> None:
