@@ -22,7 +22,10 @@ class KvBundles:
         self._objects = objects
 
     async def bundle_of(self, policy: PolicyVersion) -> Bundle:
-        """What a policy changes of calls: weights answer them, and change nothing else."""
+        """What a policy changes of calls: weights answer them, and change nothing else.
+
+        Writes an entry again that the bucket has lost: gateways read no other place.
+        """
         if policy.kind != BUNDLE:
             return Bundle(model=BundleModel(name=policy.name, digest=policy.digest))
         if policy.version == 0:
@@ -31,7 +34,9 @@ class KvBundles:
         if entry is not None:
             return entry.value
         manifest = (await asyncio.to_thread(read_policy, self._objects, policy.uri, policy.digest)).manifest
-        return manifest.bundle or NO_BUNDLE
+        bundle = manifest.bundle or NO_BUNDLE
+        await self._bucket.put(policy.digest, bundle)
+        return bundle
 
     async def weights_of(self, policy: PolicyVersion) -> PolicyVersion | None:
         """The policy that an engine holds for this one: itself, or its bundle's model; None where none does."""

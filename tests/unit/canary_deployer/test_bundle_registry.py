@@ -325,6 +325,17 @@ async def test_a_bundle_without_its_bucket_entry_is_read_from_its_manifest() -> 
         )
 
 
+async def test_a_lost_bucket_entry_is_written_again_for_gateways() -> None:
+    scene = RegistryWorld()
+    policy = (await scene.register(POLITE)).policy
+    bucket = Bucket(scene.world.bus, BUNDLES, Bundle)
+    await bucket.delete(policy.digest)
+    await scene.registry.bundles.bundle_of(policy)
+    entry = await bucket.get(policy.digest)
+    assert entry is not None
+    assert entry.value == POLITE
+
+
 async def test_a_bundles_weights_are_kept_in_the_engine() -> None:
     scene = RegistryWorld()
     adapter = await scene.train(scene.weights(1))
