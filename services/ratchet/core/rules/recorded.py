@@ -96,9 +96,12 @@ def in_call_order(turns: Iterable[Turn]) -> list[Turn]:
 def offered_tools(trajectory: Trajectory, turns: Sequence[Turn]) -> list[JsonObject]:
     """The tools that the engine was offered last: by the turns, else by the task."""
     calls = in_call_order(own_turns(trajectory, turns))
-    applied = applied_to(turns, calls[-1].turn_id) if calls else None
-    if applied is not None and applied.tools is not None:
-        return applied.tools
+    for call in reversed(calls):
+        applied = applied_to(turns, call.turn_id)
+        if applied is not None and applied.tools is not None:
+            return applied.tools
+        if call.tools_digest is not None:
+            break
     offered = last_tools(calls)
     return offered if offered is not None else trajectory.task_context.tools or []
 

@@ -50,6 +50,14 @@ def test_a_row_is_what_the_engine_got_of_a_bundle(needs_calls: bool) -> None:
     assert row.tools == tools
 
 
+def test_a_row_has_no_tool_that_a_bundle_hid() -> None:
+    (first, second), _ = conversation("t", [3, 2])
+    tools: list[JsonObject] = [{"type": "function", "function": {"name": "refund"}}]
+    hidden = Applied(digest="a" * 64, replaced=0, head=[], tools=[])
+    turns = [msgspec.structs.replace(first, tools=tools, tools_digest="b" * 64, applied=hidden), second]
+    assert made(row_of(trajectory("t", turns=turns), turns, SCORED, needs_calls=False)).tools == []
+
+
 def test_no_row_is_made_where_what_the_engine_got_is_not_there() -> None:
     (first, second), _ = conversation("t", [3, 2])
     first, second = (msgspec.structs.replace(turn, applied=Applied(digest="a" * 64)) for turn in (first, second))
