@@ -1,4 +1,4 @@
-"""Which model answers where a policy does not say."""
+"""Who answers where a policy does not say, or cannot."""
 
 from __future__ import annotations
 
@@ -6,20 +6,30 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from ratchet.bus.testing import eventually
 from ratchet.core.contract import named_id
+from ratchet.core.contract.state import Route
 from ratchet.gateway.call_router import CallRouter
 from ratchet.gateway.domain.routing import Arm
+from ratchet.gateway.engines.base import NotServed
 from ratchet.gateway.engines.openai import OpenAiEngine
 from ratchet.gateway.kv_bundles import Bundles
 from ratchet.gateway.kv_routes import Routes
 from tests.support.gateway_alone import Server
-from tests.support.gateway_scene import ROLE, version
+from tests.support.gateway_scene import ROLE, served, version
 from tests.support.messages import AT
 
 
-def routed(folder: Path) -> CallRouter:
+def routes_of(folder: Path) -> Routes:
+    """Without a broker: what `folder` has."""
     never: Any = asyncio.Event().wait
-    routes = Routes(never, folder, lease_s=20.0, monotonic=lambda: 0.0, bundles=Bundles(lambda: None, folder))
+    return Routes(never, folder, lease_s=20.0, monotonic=lambda: 0.0, bundles=Bundles(lambda: None, folder))
+
+
+def routed(routes: Routes) -> CallRouter:
+    """One upstream answers for all roles."""
     upstreams = [OpenAiEngine(Server(), "provider", {"*": "*"})]
     return CallRouter(
         routes,
@@ -32,7 +42,25 @@ def routed(folder: Path) -> CallRouter:
 
 
 async def test_an_evaluation_changes_no_model_that_answers_for_a_role(tmp_path: Path) -> None:
-    router, as_sent = routed(tmp_path), version(0)
+    router, as_sent = routed(routes_of(tmp_path)), version(0)
     for model, pinned in (("agents-model", False), ("reflector", True)):
         router.assign(Arm(named_id(model), ROLE), None, model, subject_ref=lambda: None, pinned=pinned)
     assert router.serving(ROLE, as_sent, f"{ROLE}@0").served.name == "provider:agents-model"
+
+
+async def test_nothing_answers_in_place_of_a_bundle_that_is_not_read(tmp_path: Path) -> None:
+    unread = msgspec.structs.replace(served(2), bundle=True)
+    (tmp_path / "routes.json").write_bytes(msgspec.json.encode({ROLE: Route(role=ROLE, stable=unread)}))
+    routes = routes_of(tmp_path)
+    running = asyncio.create_task(routes.run())
+    router, arm = routed(routes), Arm(named_id("unread"), ROLE)
+
+    async def is_restored() -> bool:
+        return routes.get_route(ROLE) is not None
+
+    await eventually(is_restored)
+    choice = router.assign(arm, None, "agents-model", subject_ref=lambda: None)
+    failure = NotServed(503, "the gateway has not read it", code="engine_unavailable")
+    assert (choice.assignment.policy, router.fall_back(arm, choice, failure)) == (unread, None)
+    await routes.stop()
+    await running
