@@ -50,6 +50,17 @@ def test_a_row_is_what_the_engine_got_of_a_bundle(needs_calls: bool) -> None:
     assert row.tools == tools
 
 
+def test_a_branch_has_the_tools_of_the_call_that_it_continues() -> None:
+    (first, second), _ = conversation("t", [3, 2])
+    tools: list[JsonObject] = [{"type": "function", "function": {"name": "refund"}}]
+    turns = [
+        msgspec.structs.replace(first, tools=tools, tools_digest="a" * 64),
+        msgspec.structs.replace(second, tools_digest="a" * 64),
+    ]
+    branch = trajectory("t", turns=[second])
+    assert made(row_of(branch, turns, SCORED, needs_calls=False)).tools == tools
+
+
 def test_a_row_has_no_tool_that_a_bundle_hid() -> None:
     (first, second), _ = conversation("t", [3, 2])
     tools: list[JsonObject] = [{"type": "function", "function": {"name": "refund"}}]
