@@ -352,21 +352,38 @@ async def test_importing_ratchet_is_cheap_and_the_client_needs_no_torch(settings
     assert ended.returncode == 0, ended.stderr
 
 
+async def _beyond_the_spool(client: AsyncClient) -> int:
+    """How many of a hundred records a spool holds that has no room for all; the others wait in memory."""
+    for n in range(100):
+        play(client, str(n))
+
+    async def settled() -> bool:
+        return client._outbox.pending == 100 and client._spool.size > 15_000
+
+    await eventually(settled)
+    return client._spool.pending
+
+
 @pytest.mark.own_broker
-async def test_the_spool_is_bounded_and_its_overflow_counted(settings: ClientSettings, nats: RunningServer) -> None:
+async def test_what_a_full_spool_does_not_take_waits_in_memory(settings: ClientSettings, nats: RunningServer) -> None:
     nats.kill()
     small = settings.model_copy(update={"spool_bytes": 20_000, "close_s": 0.2})
     async with AsyncClient(agent_id="a", settings=small) as client:
-        for n in range(100):
-            play(client, str(n))
-
-        async def settled() -> bool:  # nothing is on its way to the spool any more
-            return client._spool.pending + client.stats.overflowed == 100
-
-        await eventually(settled)
-        kept = client._spool.pending
-        assert 0 < kept < 100
+        assert 0 < await _beyond_the_spool(client) < 100
         nats.start()
         assert await client.flush(30)
+        assert client.stats.overflowed == 0
     trajectories = await stored(settings, "RL_TRAJECTORIES", Trajectory)
-    assert [each.task_context.task_id for each in trajectories] == [str(n) for n in range(kept)]
+    assert [each.task_context.task_id for each in trajectories] == [str(n) for n in range(100)]
+
+
+@pytest.mark.own_broker
+async def test_what_the_spool_has_no_room_for_at_the_end_is_counted(
+    settings: ClientSettings, nats: RunningServer
+) -> None:
+    nats.kill()
+    small = settings.model_copy(update={"spool_bytes": 20_000, "close_s": 0.2})
+    async with AsyncClient(agent_id="a", settings=small) as client:
+        kept = await _beyond_the_spool(client)
+    assert 0 < kept < 100
+    assert client.stats.overflowed == 100 - kept

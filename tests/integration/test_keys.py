@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -28,8 +27,6 @@ from tests.support.running import connected, http_client, prepared_objects, prep
 from tests.support.servers import Broker, RunningServer
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
-COUNTS_S = 1.0
-"""A key that is created or revoked counts within a second."""
 
 
 async def made(bus: Bus, *scopes: str, **members: Any) -> tuple[Key, str]:
@@ -54,35 +51,30 @@ async def status_of(url: str, secret: str | None, path: str = "/v1/models", **he
         return (await http.get(path, headers={**own, **headers})).status_code
 
 
-async def within_a_second(url: str, secret: str | None, status: int) -> None:
-    begun = time.monotonic()
-
+async def until_it_counts(url: str, secret: str | None, status: int) -> None:
     async def answered() -> bool:
         return await status_of(url, secret) == status
 
     await eventually(answered)
-    assert time.monotonic() - begun < COUNTS_S
 
 
-async def test_a_key_counts_within_a_second_in_every_gateway_and_not_once_it_is_revoked_or_expired(
-    nats: Broker, tmp_path: Path
-) -> None:
+async def test_a_key_counts_in_every_gateway_until_it_is_revoked_or_expires(nats: Broker, tmp_path: Path) -> None:
     async with scene(nats, tmp_path / "a") as here, scene(nats, tmp_path / "b") as other:
         gateways = (here.url, other.url)
         assert [await status_of(url, "anything") for url in gateways] == [200, 200]
         key, secret = await made(here.bus, f"infer:{ROLE}")
         for url in gateways:
-            await within_a_second(url, "anything", 401)
-            await within_a_second(url, secret, 200)
+            await until_it_counts(url, "anything", 401)
+            await until_it_counts(url, secret, 200)
             assert [await status_of(url, None, **{name: secret}) for name in ("x-api-key", "api-key")] == [200, 200]
             assert await status_of(url, None, authorization=secret) == 401
             assert await status_of(url, None, authorization=f"bEARER {secret}") == 200
         revoked = msgspec.structs.replace(key, revoked_at=datetime.now(UTC))
         await Bucket(here.bus, KEYS, Key).put(key.key_id, revoked)
         for url in gateways:
-            await within_a_second(url, secret, 401)
+            await until_it_counts(url, secret, 401)
         _, short = await made(here.bus, f"infer:{ROLE}", expires_at=datetime.now(UTC) + timedelta(seconds=8))
-        await within_a_second(here.url, short, 200)
+        await until_it_counts(here.url, short, 200)
         await eventually(lambda: _is(here.url, short, 401))
 
 
@@ -96,7 +88,7 @@ async def test_while_the_broker_is_away_the_last_known_keys_count_and_after_it_t
 ) -> None:
     async with scene(nats, tmp_path) as here:
         _, secret = await made(here.bus, f"infer:{ROLE}")
-        await within_a_second(here.url, secret, 200)
+        await until_it_counts(here.url, secret, 200)
         await asyncio.to_thread(nats.kill)
         assert [await status_of(here.url, one) for one in (secret, "other", None)] == [200, 401, 401]
         assert (await ask(here.client(api_key=secret), HI)).http_response.status_code == 200
