@@ -131,12 +131,14 @@ class CallRouter:
 
     def fall_back(self, arm: Arm, failed: Choice, failure: EngineFailed) -> Choice | None:
         """Who answers after a failure: stable after another policy, unless the engine that it shares is unreachable,
-        then the upstreams after the one that failed, by the same bundle: none without it. None when no one is left."""
+        then the upstreams after the one that failed, by the bundle of the policy in whose place they answer: none
+        without it. None when no one is left."""
         stable = fall_back(self._routes.get_route(arm.role), arm, failed.assignment)
         if stable is not None:
             choice = self._choice(arm.role, stable, failed.asked)
             if not failure.unreachable or choice.engine is not failed.engine:
                 return choice
+            failed = choice  # in whose place an upstream answers
         is_unread = failed.assignment.policy.bundle and failed.bundle is None
         if is_unread or isinstance(failure, PolicyUnfit):
             return None

@@ -10,10 +10,12 @@ import msgspec
 
 from ratchet.bus.testing import eventually
 from ratchet.core.contract import named_id
+from ratchet.core.contract.bundle import Bundle, Instructions
 from ratchet.core.contract.state import Route
+from ratchet.core.rules.arms import Assignment
 from ratchet.gateway.call_router import CallRouter
 from ratchet.gateway.domain.routing import Arm
-from ratchet.gateway.engines.base import NotServed
+from ratchet.gateway.engines.base import EngineFailed, NotServed
 from ratchet.gateway.engines.openai import OpenAiEngine
 from ratchet.gateway.kv_bundles import Bundles
 from ratchet.gateway.kv_routes import Routes
@@ -28,9 +30,9 @@ def routes_of(folder: Path) -> Routes:
     return Routes(never, folder, lease_s=20.0, monotonic=lambda: 0.0, bundles=Bundles(lambda: None, folder))
 
 
-def routed(routes: Routes) -> CallRouter:
-    """One upstream answers for all roles."""
-    upstreams = [OpenAiEngine(Server(), "provider", {"*": "*"})]
+def routed(routes: Routes, *names: str) -> CallRouter:
+    """Upstreams that answer for all roles, one unless they are named."""
+    upstreams = [OpenAiEngine(Server(), name, {"*": "*"}) for name in names or ("provider",)]
     return CallRouter(
         routes,
         lambda role: upstreams[0],
@@ -62,5 +64,29 @@ async def test_nothing_answers_in_place_of_a_bundle_that_is_not_read(tmp_path: P
     choice = router.assign(arm, None, "agents-model", subject_ref=lambda: None)
     failure = NotServed(503, "the gateway has not read it", code="engine_unavailable")
     assert (choice.assignment.policy, router.fall_back(arm, choice, failure)) == (unread, None)
+    await routes.stop()
+    await running
+
+
+async def test_an_upstream_in_stables_place_answers_by_stables_bundle(tmp_path: Path) -> None:
+    stable, canary = (msgspec.structs.replace(served(number), bundle=True) for number in (1, 2))
+    for policy, text in ((stable, "stable's"), (canary, "the canary's")):
+        bundle = Bundle(instructions=Instructions(text=text))
+        (tmp_path / f"{policy.digest}.json").write_bytes(msgspec.json.encode(bundle))
+    (tmp_path / "routes.json").write_bytes(msgspec.json.encode({ROLE: Route(role=ROLE, stable=stable)}))
+    routes = routes_of(tmp_path)
+    running = asyncio.create_task(routes.run())
+    router, arm = routed(routes, "first", "second"), Arm(named_id("away"), ROLE)
+
+    async def is_restored() -> bool:
+        return routes.get_route(ROLE) is not None
+
+    await eventually(is_restored)
+    failed = router.assign(arm, version(2), "agents-model", subject_ref=lambda: None)
+    failed = failed._replace(assignment=Assignment("canary", 0.5, canary), bundle=routes.bundles.find(canary.digest))
+    away = EngineFailed(502, "nothing listens", code="engine_unavailable", unreachable=True)
+    following = router.fall_back(arm, failed, away)
+    assert following is not None
+    assert (following.engine.info.name, following.bundle) == ("second", routes.bundles.find(stable.digest))
     await routes.stop()
     await running
