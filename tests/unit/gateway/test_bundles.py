@@ -7,14 +7,17 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, strategies as st
 
 from ratchet.core.contract.bundle import Bundle, Example, Instructions, SamplingValues, ToolTexts
+from ratchet.core.contract.turn import Applied
 from ratchet.core.errors import NotFound
 from ratchet.core.rules.bundles import MissingVariable
 from ratchet.dialects.apis import APIS
 from ratchet.dialects.bundles import Applier
 from ratchet.dialects.requests import CallRequest, read_fields
 from ratchet.dialects.responses.dialect import asked_of, chat_call
+from ratchet.gateway.domain.turns import applied_of
 
 SENT, OURS = "You are the agent's own.", "You are ours."
 USER = {"role": "user", "content": "hello"}
@@ -225,3 +228,18 @@ def test_a_history_that_is_not_known_stays_an_obstacle() -> None:
     changed = Applier(_instructions(OURS)).apply(responses, msgspec.structs.replace(request, as_chat=unknown))
     with pytest.raises(NotFound):
         chat_call(changed)
+
+
+_MESSAGE = st.fixed_dictionaries(
+    {"role": st.sampled_from(["system", "developer", "user", "assistant"]), "content": st.sampled_from(["one", "two"])}
+)
+
+
+@given(st.lists(_MESSAGE, min_size=1, max_size=6), st.sampled_from(["replace", "prepend", "append"]), st.booleans())
+def test_a_turn_says_exactly_what_the_engine_got(messages: list[Any], mode: str, with_examples: bool) -> None:
+    examples = (Example(role="user", content="one"), Example(role="assistant", content="two"))
+    bundle = Bundle(instructions=Instructions(text="one", mode=mode), examples=examples if with_examples else ())
+    sent = APIS["chat"].read(read_fields(msgspec.json.encode({**CHAT, "messages": messages})))
+    got = Applier(bundle).apply(APIS["chat"], sent)
+    applied = applied_of(sent, got) or Applied(digest="", replaced=0, head=[])
+    assert [*(applied.head or ()), *messages[applied.replaced or 0 :]] == _native(got)["messages"]
