@@ -236,7 +236,7 @@ _MESSAGE = st.fixed_dictionaries(
 
 
 @given(st.lists(_MESSAGE, min_size=1, max_size=6), st.sampled_from(["replace", "prepend", "append"]), st.booleans())
-def test_a_turn_says_exactly_what_the_engine_got(messages: list[Any], mode: str, with_examples: bool) -> None:
+def test_a_turn_holds_exactly_what_the_engine_got(messages: list[Any], mode: str, with_examples: bool) -> None:
     examples = (Example(role="user", content="one"), Example(role="assistant", content="two"))
     bundle = Bundle(instructions=Instructions(text="one", mode=mode), examples=examples if with_examples else ())
     sent = APIS["chat"].read(read_fields(msgspec.json.encode({**CHAT, "messages": messages})))
