@@ -77,6 +77,7 @@ LATER = {
         "  child 0, element: float not null",
         "sequences: string not null",
         "spans: string not null",
+        "words: string not null",
     ]
 }
 """The columns that were added since, which files may lack."""
