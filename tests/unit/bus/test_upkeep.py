@@ -151,9 +151,12 @@ async def test_connection_may_be_lost_again_before_a_request_has_ended() -> None
 
     await eventually(asked)
     for _ in range(2):
-        publisher.connection_lost()
-        await asyncio.sleep(0.01)
+        publisher.connection_lost()  # raised, in the task that reconnects, where a time-out had ended already
+        for _ in range(3):  # the loop has turned, and the cancel is lost
+            await asyncio.sleep(0)
     await end(publisher._task, again_s=0.05)
+    assert publisher._task.done()
+    assert not sending.done.done()
 
 
 class Away:
@@ -180,4 +183,5 @@ async def test_upkeep_looks_when_the_connection_is_back_between_two_looks() -> N
         before = bus.looks
         upkeep.reconnected()
         await eventually(looked)
+    assert bus.looks >= 2
     await upkeep.stop()

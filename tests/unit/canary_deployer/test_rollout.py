@@ -224,8 +224,12 @@ def test_a_suspended_canary_has_no_traffic_and_no_route() -> None:
 @pytest.mark.parametrize(("state", "verdict"), sorted(MOVES))
 def test_announcements_of_every_move_keep_their_contract(state: State, verdict: Verdict) -> None:
     moved = take(msgspec.structs.replace(running(), state=state, parked=state in TERMINAL), verdict)
-    for event in moved.outbox:
+    checked = [
         load_contracts().check_strict(msgspec.json.decode(event.body, type=MESSAGES[event.topic]))
+        for event in moved.outbox
+    ]
+    assert all(checked)
+    assert checked
 
 
 def test_a_suspended_canary_is_rolled_back_once_subjects_show_it() -> None:

@@ -25,8 +25,15 @@ def tasks(*answers: str, prefix: str = "t") -> dict[str, str]:
     return tasks_by_digest(b"\n".join(lines), "tasks")
 
 
-def test_sets_without_a_common_task_are_fine() -> None:
-    require_disjoint(tasks("1", "2"), tasks("3"), [*tasks("4")])
+def test_only_sets_with_a_common_task_are_refused() -> None:
+    answers = {"1", "2", "3", "4"}
+    refused: set[str] = set()
+    for answer in answers:
+        try:
+            require_disjoint(tasks("1", "2"), tasks("3"), [*tasks(answer)])
+        except Rejected:
+            refused.add(answer)
+    assert refused == {"1", "2", "3"}
 
 
 @pytest.mark.parametrize(
