@@ -102,6 +102,7 @@ class Answering:
     def record_answer(self, call: Call, answer: Answer) -> None:
         """The call becomes a turn with its answer; with `n` choices it becomes that many siblings."""
         answer.over()
+        self.router.note_answer(call.arm.role, call.choice)
         self._remember(call, answer)
         for number in range(answer.choices):
             self._record(call, 200, answer, number=number, error=answer.error, barred=CACHED if call.cached else None)
@@ -230,12 +231,12 @@ class Answering:
         applied_by = BY_GATEWAY
         if call.arm.fetched or call.composed_by is not None:
             bundle, applied_by = bundle.without_texts, BY_AGENT if call.composed_by == policy.digest else NOT_APPLIED
-        call.header = msgspec.structs.replace(call.header, applied_by=applied_by)
         try:
             call.asked = await self.reader.apply(partial(_applied, bundle, call), call.sent)
         except BadRequest as error:
             message = f"{policy.name} cannot answer this call: {error}"
             raise PolicyUnfit(400, message, code="policy_unfit") from error
+        call.header = msgspec.structs.replace(call.header, applied_by=applied_by)
         return call.asked
 
     def _keep(self, key: bytes, answer: Answer) -> None:

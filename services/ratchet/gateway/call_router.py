@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ratchet.core.contract import Start
 from ratchet.core.contract.state import PolicyVersion, ServedPolicy
-from ratchet.core.rules.arms import Assignment, served
+from ratchet.core.rules.arms import PINNED, Assignment, served
 from ratchet.core.rules.bundles import NO_UPSTREAM
 from ratchet.dialects.bundles import Applier
 from ratchet.gateway import metrics
@@ -63,8 +63,8 @@ class CallRouter:
         self._now = now
         self._engine_of = engine_of
         self._asked: dict[str, str] = {}
-        """By role: the model that its agents asked for last, where that was not the role. No evaluation changes it: a
-        search asks its reflector, too."""
+        """By role: the model that answered its agents last, where they asked for another name than the role's. No
+        evaluation changes it: a search asks its reflector, too."""
 
     async def prepare(self, role: str, version: PolicyVersion | None) -> None:
         """Have at hand what the policies that may answer a role's call change of it; `version`: the one it names."""
@@ -88,8 +88,6 @@ class CallRouter:
         Announces an arm that it draws, before the gateway asks any engine. Raises `NotFound`.
         """
         is_evaluation = version is not None or pinned
-        if not is_evaluation and _names_model(arm.role, asked):
-            self._asked[arm.role] = asked
         asked = self._requested_model(arm.role, asked)
         if is_evaluation:
             choice = self.serving(arm.role, version, asked)
@@ -115,6 +113,11 @@ class CallRouter:
         route = self._routes.get_route(role)
         policy = served(version) if version is not None else route.stable if route is not None else None
         return self._upstream(role, asked) if policy is None else self._choice(role, stable_by(policy), asked)
+
+    def note_answer(self, role: str, choice: Choice) -> None:
+        """A call was answered: the model that it asked for is one that there is."""
+        if choice.assignment.arm != PINNED and _names_model(role, choice.asked):
+            self._asked[role] = choice.asked
 
     def serves_policies(self, engine: Engine) -> bool:
         """Whether an engine serves Ratchet's own policies."""
@@ -167,7 +170,7 @@ class CallRouter:
             candidates = self.upstreams_for(role, asked)
             why = f"no upstream answers for {role}"
             if _names_version(role, asked) and candidates and candidates[0][1].name.endswith(f":{asked}"):
-                why = f"which model answers for {role} is not known: no agent has asked for one since the gateway began"
+                why = f"which model answers for {role} is not known: no agent has got an answer since the gateway began"
                 return Choice(NoEngine(NotServed(503, why, code="engine_unavailable")), assignment, policy, asked)
         else:
             named = [upstream for upstream in self._upstreams if upstream.info.name == model.upstream]
@@ -181,7 +184,7 @@ class CallRouter:
     def _requested_model(self, role: str, asked: str) -> str:
         """The model for upstreams that have the asked one answer.
 
-        A call that names the role or a version of it names no model: it gets the one that the role's agents asked for
+        A call that names the role or a version of it names no model: it gets the one that answered the role's agents
         last, so that a version can be tried as it would serve.
         """
         return asked if _names_model(role, asked) else self._asked.get(role, asked)

@@ -46,8 +46,17 @@ def routed(routes: Routes, *names: str) -> CallRouter:
 async def test_an_evaluation_changes_no_model_that_answers_for_a_role(tmp_path: Path) -> None:
     router, as_sent = routed(routes_of(tmp_path)), version(0)
     for model, pinned in (("agents-model", False), ("reflector", True)):
-        router.assign(Arm(named_id(model), ROLE), None, model, subject_ref=lambda: None, pinned=pinned)
+        choice = router.assign(Arm(named_id(model), ROLE), None, model, subject_ref=lambda: None, pinned=pinned)
+        router.note_answer(ROLE, choice)
     assert router.serving(ROLE, as_sent, f"{ROLE}@0").served.name == "provider:agents-model"
+
+
+async def test_a_model_that_never_answered_is_not_tried_for_a_role(tmp_path: Path) -> None:
+    router = routed(routes_of(tmp_path))
+    answered = router.assign(Arm(named_id("one"), ROLE), None, "agents-model", subject_ref=lambda: None)
+    router.note_answer(ROLE, answered)
+    router.assign(Arm(named_id("two"), ROLE), None, "agnets-model", subject_ref=lambda: None)
+    assert router.serving(ROLE, version(0), f"{ROLE}@0").served.name == "provider:agents-model"
 
 
 async def test_nothing_answers_in_place_of_a_bundle_that_is_not_read(tmp_path: Path) -> None:
