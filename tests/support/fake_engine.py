@@ -10,12 +10,11 @@ from typing import Any
 
 import msgspec
 
-from ratchet.bus.testing import eventually
 from ratchet.core.service.asgi import Answer, EventStream, Handler, JsonApi, Request, Response, json_response
 from ratchet.core.service.http import HttpServer
 from ratchet.core.service.problems import HttpError
 from tests.support.fake_streams import Before, vllm_events
-from tests.support.running import running
+from tests.support.running import listening, running
 
 TOOLS: list[Any] = [
     {
@@ -236,16 +235,5 @@ class FakeProvider:
 @asynccontextmanager
 async def providing(provider: FakeProvider) -> AsyncIterator[str]:
     """Serve it on a free port; yields its base url."""
-    server = HttpServer(JsonApi(provider.find, 1 << 24), "127.0.0.1", 0)
-    async with running(server):
-        await eventually(lambda: accepts(server.port))
-        yield f"http://127.0.0.1:{server.port}/v1"
-
-
-async def accepts(port: int) -> bool:
-    try:
-        _, writer = await asyncio.open_connection("127.0.0.1", port)
-    except ConnectionRefusedError:
-        return False
-    writer.close()
-    return True
+    async with listening(provider.find) as url:
+        yield f"{url}/v1"

@@ -14,15 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ratchet.bus.message import JsonObject
-from ratchet.core.service.asgi import Answer, Handler, JsonApi, Request, json_response
-from ratchet.core.service.http import HttpServer
+from ratchet.core.service.asgi import Answer, Handler, Request, json_response
 from ratchet.core.service.problems import HttpError
 from ratchet_helpdesk.clerk import call_message
 from ratchet_helpdesk.heldout import task_file
 from ratchet_helpdesk.scripted import RULES, next_message
 from ratchet_helpdesk.world import RETURN_DAYS, TRAIN, Act
 from ratchet_helpdesk.worlds import HELPDESK
-from tests.support.running import running
+from tests.support.running import listening
 
 REFLECTOR, ROLE = "reflector", "helpdesk"
 USAGE = {"prompt_tokens": 200, "completion_tokens": 20, "total_tokens": 220}
@@ -79,9 +78,7 @@ class Helpdesk:
 async def served_helpdesk() -> AsyncIterator[Helpdesk]:
     """The server on a free port."""
     helpdesk = Helpdesk()
-    server = HttpServer(JsonApi(helpdesk.find, 1 << 24), "127.0.0.1", 0)
-    async with running(server):
-        helpdesk.url = f"http://127.0.0.1:{server.port}"
+    async with listening(helpdesk.find) as helpdesk.url:
         yield helpdesk
 
 

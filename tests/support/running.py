@@ -10,7 +10,10 @@ from typing import Any
 import httpx
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.testing import eventually
+from ratchet.core.service.asgi import Find, JsonApi
 from ratchet.core.service.contracts import load_contracts
+from ratchet.core.service.http import HttpServer
 from ratchet.core.service.runtime import App, Component
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.objects import Objects
@@ -30,6 +33,24 @@ async def running(*components: Component) -> AsyncIterator[None]:
         for component, task in zip(reversed(components), reversed(tasks), strict=True):
             await component.stop()
             await asyncio.wait_for(task, 60)
+
+
+@asynccontextmanager
+async def listening(find: Find, body_bytes: int = 1 << 24) -> AsyncIterator[str]:
+    """A server of these routes on a free port, once it listens; yields its URL."""
+    server = HttpServer(JsonApi(find, body_bytes), "127.0.0.1", 0)
+    async with running(server):
+        await eventually(lambda: _accepts(server.port))
+        yield f"http://127.0.0.1:{server.port}"
+
+
+async def _accepts(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except ConnectionRefusedError:
+        return False
+    writer.close()
+    return True
 
 
 @asynccontextmanager

@@ -14,7 +14,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ratchet.bus.testing import eventually
 from ratchet.cli.__main__ import main
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.core.contract.bundle import (
@@ -31,11 +30,9 @@ from ratchet.core.contract.state import PolicyStage, PolicyVersion, Route, Serve
 from ratchet.core.errors import Rejected
 from ratchet.core.rules.arms import policy_name
 from ratchet.core.rules.bundles import check_bundle, model_name
-from ratchet.core.service.asgi import Answer, Handler, JsonApi, Request, json_response
-from ratchet.core.service.http import HttpServer
+from ratchet.core.service.asgi import Answer, Handler, Request, json_response
 from ratchet.core.service.problems import HttpError
-from tests.support.fake_engine import accepts
-from tests.support.running import running
+from tests.support.running import listening
 
 KIND = Bundle(
     model=BundleModel(upstream="openai", name="small"),
@@ -112,10 +109,8 @@ class Deployer:
 @asynccontextmanager
 async def deployer(monkeypatch: pytest.MonkeyPatch, *bundles: Bundle, stable: int = 0) -> AsyncIterator[Deployer]:
     fake = Deployer([NO_BUNDLE, *bundles], stable)
-    server = HttpServer(JsonApi(fake.find, 1 << 20), "127.0.0.1", 0)
-    async with running(server):
-        await eventually(lambda: accepts(server.port))
-        monkeypatch.setenv("RATCHET_DEPLOYER_URL", f"http://127.0.0.1:{server.port}")
+    async with listening(fake.find) as url:
+        monkeypatch.setenv("RATCHET_DEPLOYER_URL", url)
         yield fake
 
 

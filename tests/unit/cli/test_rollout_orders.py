@@ -13,14 +13,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from ratchet.bus.testing import eventually
 from ratchet.cli.__main__ import main
 from ratchet.cli.exit_codes import ExitCode
-from ratchet.core.service.asgi import Answer, Handler, JsonApi, Request, json_response
-from ratchet.core.service.http import HttpServer
+from ratchet.core.service.asgi import Answer, Handler, Request, json_response
 from ratchet.core.service.problems import HttpError
-from tests.support.fake_engine import accepts
-from tests.support.running import running
+from tests.support.running import listening
 from tests.unit.cli.test_rollout_view import rollout
 
 
@@ -44,10 +41,8 @@ class Deployer:
 @asynccontextmanager
 async def deployer(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Deployer]:
     fake = Deployer()
-    server = HttpServer(JsonApi(fake.find, 1 << 20), "127.0.0.1", 0)
-    async with running(server):
-        await eventually(lambda: accepts(server.port))
-        monkeypatch.setenv("RATCHET_DEPLOYER_URL", f"http://127.0.0.1:{server.port}")
+    async with listening(fake.find) as url:
+        monkeypatch.setenv("RATCHET_DEPLOYER_URL", url)
         yield fake
 
 

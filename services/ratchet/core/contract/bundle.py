@@ -5,10 +5,21 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta
 
 from ratchet.bus.message import Value
-from ratchet.core.contract.values import Amount, Ordinal, Positive, Sha256, Share, Text, listed, matching
+from ratchet.core.contract.values import (
+    Amount,
+    Candidates,
+    Nucleus,
+    Ordinal,
+    Penalty,
+    Positive,
+    Sha256,
+    Share,
+    Text,
+    listed,
+    matching,
+)
 
 Variable = Annotated[str, matching(r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
 """Name of a value that requests bring in their metadata."""
@@ -63,11 +74,11 @@ class SamplingValues(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Values of sampling, those that are there; what an API has no member for is left out."""
 
     temperature: Amount | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1)] | None = None
+    top_p: Nucleus | None = None
+    top_k: Candidates | None = None
     min_p: Share | None = None
-    presence_penalty: Annotated[float, Meta(le=2, ge=-2)] | None = None
-    frequency_penalty: Annotated[float, Meta(le=2, ge=-2)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
     repetition_penalty: Positive | None = None
     seed: int | None = None
     max_tokens: Ordinal | None = None

@@ -11,7 +11,21 @@ from msgspec import Meta
 from ratchet.bus.message import JsonObject, Value
 from ratchet.core.contract.roles import DEFAULT_ROLE, RoleMessage
 from ratchet.core.contract.trajectory import PolicyClaim
-from ratchet.core.contract.values import Amount, Count, Ordinal, Positive, Role, Sha256, Share, Uuid, listed, matching
+from ratchet.core.contract.values import (
+    Amount,
+    Candidates,
+    Count,
+    Nucleus,
+    Ordinal,
+    Penalty,
+    Positive,
+    Role,
+    Sha256,
+    Share,
+    Uuid,
+    listed,
+    matching,
+)
 
 
 class PromptTokens(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -28,15 +42,15 @@ class PromptTokens(Value, frozen=True, kw_only=True, omit_defaults=True):
 class Sampling(Value, frozen=True, kw_only=True, omit_defaults=True):
     temperature: Amount = 1.0
     """Divides the logits; 0 is greedy."""
-    top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    top_p: Nucleus = 1.0
     """Nucleus size; 1 is off."""
-    top_k: Annotated[int, Meta(ge=-1)] | None = None
+    top_k: Candidates | None = None
     """Number of candidates; 0 or -1 is off."""
     min_p: Share | None = None
     """Least probability relative to the likeliest token; 0 is off."""
-    presence_penalty: Annotated[float, Meta(le=2, ge=-2)] | None = None
+    presence_penalty: Penalty | None = None
     """OpenAI's presence penalty; 0 is off."""
-    frequency_penalty: Annotated[float, Meta(le=2, ge=-2)] | None = None
+    frequency_penalty: Penalty | None = None
     """OpenAI's frequency penalty; 0 is off."""
     repetition_penalty: Positive | None = None
     """Multiplicative penalty; 1 is off."""

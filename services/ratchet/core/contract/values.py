@@ -26,6 +26,12 @@ Amount = Annotated[float, Meta(ge=0)]
 Positive = Annotated[float, Meta(gt=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Percentage = Annotated[float, Meta(ge=0, le=100)]
+Nucleus = Annotated[float, Meta(gt=0, le=1)]
+"""`top_p`; 1 is off."""
+Candidates = Annotated[int, Meta(ge=-1)]
+"""`top_k`; 0 or -1 is off."""
+Penalty = Annotated[float, Meta(le=2, ge=-2)]
+"""OpenAI's presence or frequency penalty; 0 is off."""
 
 NULLABLE = Meta(extra_json_schema={"nullable": True})
 """Of a member that may be `null`, beside being absent."""
