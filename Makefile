@@ -220,19 +220,22 @@ $(GATEWAYS)/.ratchet-ready: tests/bench/gateways.txt | $(STAMP)
 
 # Groups of about the same length that run beside each other, the longest first: each imports only what it needs.
 TIMES := .cache/tests
-FAST := fast-torch fast-unit fast-services fast-servers fast-gateway fast-contract
+FAST := fast-unit fast-services fast-servers fast-bus fast-torch fast-gateway fast-contract
 TORCH := $(addprefix tests/unit/,local trainer_worker tools core/grammars core/chat_templates core/rules/test_model_hub.py cli/test_dataset_records.py)
 GATEWAY := $(wildcard tests/integration/test_gateway*.py)
 # Collector, coordinator, console: half of what waits for servers.
 SERVICES := $(wildcard tests/integration/test_co*.py)
+# Mostly waits, for a broker that is gone or comes back.
+BUS := $(wildcard tests/integration/test_b*.py)
 # A file that pytest is named is imported, also where all its tests are slow.
-REST := $(filter-out $(GATEWAY) $(SERVICES),$(wildcard tests/integration/test_*.py))
+REST := $(filter-out $(GATEWAY) $(SERVICES) $(BUS),$(wildcard tests/integration/test_*.py))
 fast-torch: TESTS = $(TORCH)
 fast-unit: TESTS = tests/unit $(TORCH:%=--ignore=%)
 fast-contract: TESTS = tests/contract
-fast-gateway: TESTS = tests/integration $(addprefix --ignore=,$(SERVICES) $(REST))
-fast-services: TESTS = tests/integration $(addprefix --ignore=,$(GATEWAY) $(REST))
-fast-servers: TESTS = tests/integration $(addprefix --ignore=,$(GATEWAY) $(SERVICES))
+fast-gateway: TESTS = tests/integration $(addprefix --ignore=,$(SERVICES) $(BUS) $(REST))
+fast-services: TESTS = tests/integration $(addprefix --ignore=,$(GATEWAY) $(BUS) $(REST))
+fast-bus: TESTS = tests/integration $(addprefix --ignore=,$(GATEWAY) $(SERVICES) $(REST))
+fast-servers: TESTS = tests/integration $(addprefix --ignore=,$(GATEWAY) $(SERVICES) $(BUS))
 
 $(FAST): $(STAMP)
 	@mkdir -p $(TIMES); rm -f $(TIMES)/$@.tsv
@@ -242,7 +245,7 @@ test-unit: fast-torch fast-unit ## domains and pure parts, without sockets
 
 test-contract: fast-contract ## schemas, examples, typed messages
 
-test-integration: fast-gateway fast-services fast-servers ## on the real nats-server, ClickHouse engine and S3
+test-integration: fast-gateway fast-services fast-servers fast-bus ## on the real nats-server, ClickHouse engine and S3
 
 test-slow: $(STAMP) $(NODE_STAMP) ## what is marked slow, and four times the examples of property tests
 	@$(PYTEST) -p no:cacheprovider -n 2 --dist loadfile -m "slow or hypothesis" --hypothesis-profile=full
