@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import httpx
@@ -55,8 +56,11 @@ async def _accepts(port: int) -> bool:
 
 @asynccontextmanager
 async def running_app(build: AbstractAsyncContextManager[App]) -> AsyncIterator[App]:
-    """Build a service and run it for the length of a block."""
+    """Build a service and run it for the length of a block, once it listens."""
     async with build as app, running(*app.components):
+        for component in app.components:
+            if isinstance(component, HttpServer):
+                await eventually(partial(_accepts, component.port))
         yield app
 
 
