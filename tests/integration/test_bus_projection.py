@@ -207,7 +207,7 @@ async def test_a_broker_that_lost_everything_is_followed_from_the_beginning(
         await publish(bus, "xy")
 
         async def again() -> bool:
-            """Its states were in the broker too; what that had acknowledged is published again, before `xy` or after."""
+            """Its states were in the broker too, and what that had acknowledged is published again."""
             return sorted(projection.state("support") or []) == list("abcxy")
 
         await eventually(again)

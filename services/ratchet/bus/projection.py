@@ -175,6 +175,7 @@ class Projection(Generic[S]):
         """The remembered events once all of them are in the stored states; the stored cursor may be behind."""
         self._saved = 0
         self._saved_at = 0.0
+        self._cursor_revision: int | None = None
         self._looked_at = 0.0
         self._reported_until = 0.0
         self._progress = asyncio.Condition()
@@ -240,8 +241,7 @@ class Projection(Generic[S]):
                     break
                 if self._applied != self._saved and time.monotonic() - self._saved_at >= CURSOR_S:
                     await self._save_cursor()
-            if self._saved == 0 or await self._cursors.get(f"cursor-{self._name}"):  # else all its states are gone too
-                await self._save_cursor()
+            await self._save_cursor()
         finally:
             await reader.close()
 
@@ -249,8 +249,13 @@ class Projection(Generic[S]):
         """Take over what is stored. The cursor is read first: a state may be ahead of it, but must not be behind."""
         prefix = f"{self._name}."
         extent = await self._bus.extent(self._spec.stream)
-        cursor = await _stored_cursor(self._cursors, self._name)
+        entry = await self._cursors.get(f"cursor-{self._name}")
+        cursor, self._cursor_revision = (entry.value, entry.revision) if entry else (Cursor(0), None)
         stored = await self._states.items(lambda key: key.startswith(prefix))
+        if entry is None:  # a cursor is stored before any state: these were on their way as the broker lost all it had
+            for key in stored:
+                await self._states.delete(key)
+            stored = {}
         self._folded = {key.removeprefix(prefix): entry.value for key, entry in stored.items()}
         self._revisions = {key.removeprefix(prefix): entry.revision for key, entry in stored.items()}
         self._recent.clear()
@@ -349,8 +354,18 @@ class Projection(Generic[S]):
             self._progress.notify_all()
 
     async def _save_cursor(self) -> None:
-        recent = b"".join(self._recent)
-        await self._cursors.put(f"cursor-{self._name}", Cursor(self._applied, self._made, self._lost, recent))
+        """Raises `Conflict` where the stored one is gone: all its states are gone too."""
+        key = f"cursor-{self._name}"
+        cursor = Cursor(self._applied, self._made, self._lost, b"".join(self._recent))
+        try:
+            if self._cursor_revision is None:
+                self._cursor_revision = await self._cursors.create(key, cursor)
+            else:
+                self._cursor_revision = await self._cursors.update(key, cursor, self._cursor_revision)
+        except Conflict:
+            if await self._cursors.get(key) is None:
+                raise
+            self._cursor_revision = await self._cursors.put(key, cursor)  # a second process folds the same
         self._saved, self._saved_at = self._applied, time.monotonic()
 
     def _fold_one(self, key: str, received: Received[Message]) -> bool:
