@@ -10,8 +10,6 @@ import structlog
 from ratchet.bus.tasks import end
 from ratchet.canary_deployer.domain import decisions, gating
 from ratchet.canary_deployer.domain.estimates import (
-    CostCap,
-    Horizon,
     forecast,
     horizon_by_setting,
     measured_cost,
@@ -24,6 +22,7 @@ from ratchet.canary_deployer.domain.rollout import Decision, GateResult, Rollout
 from ratchet.canary_deployer.domain.rollout_statistics import Statistics
 from ratchet.canary_deployer.domain.subjects import subjects_before
 from ratchet.canary_deployer.role_context import RoleContext
+from ratchet.core.contract.http.rollouts import CostCap, Horizon
 from ratchet.core.contract.policy_manifest import BUNDLE
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.errors import Conflict, NotFound, Rejected, Unavailable

@@ -22,7 +22,7 @@ from ratchet.cli.output import console, print_answer, print_dry_run, print_facts
 from ratchet.core.contract.http.rollouts import (
     ArmOut,
     AuditOut,
-    CostOut,
+    CostCap,
     DifferenceOut,
     RolloutOut,
     RolloutsOut,
@@ -321,7 +321,7 @@ def show_one(rollout: RolloutOut) -> None:
         console.print(f"waiting for {reason}", markup=False)
 
 
-def show_cost(cost: CostOut, difference: DifferenceOut | None) -> None:
+def show_cost(cost: CostCap, difference: DifferenceOut | None) -> None:
     """Whether cost is compared, what that costs the other metrics, and how much dearer the canary is."""
     if cost.cap_usd is None:
         console.print(f"cost: not compared ({cost.basis})", markup=False)

@@ -40,6 +40,7 @@ from msgspec.structs import replace
 from ratchet.bus.message import JsonObject, Value
 from ratchet.canary_deployer.domain.rules import COST_MARGIN, COSTS, FAILURE, Rules
 from ratchet.canary_deployer.domain.subjects import SubjectsBefore
+from ratchet.core.contract.http.rollouts import CostCap, Horizon
 
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
@@ -138,18 +139,6 @@ def takes_too_long(expected: Forecast | None, rules: Rules) -> bool:
     return expected is not None and expected.days > rules.longest_days
 
 
-class Horizon(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """The horizon of one rollout, and where it comes from."""
-
-    seconds: float
-    basis: str
-    """In words, for operators."""
-    outcomes: int = 0
-    """How many of stable's outcomes it was measured on; 0: it is the setting."""
-    quantile_s: float | None = None
-    """The time within which .99 of them were known."""
-
-
 def measured_horizon(took_s: Sequence[float], expected: Forecast | None, rules: Rules) -> Horizon:
     """The horizon from the times that stable's outcomes took; the setting where they are too few.
 
@@ -181,24 +170,6 @@ FEWEST_PRICED = 100
 """Fewer costs say nothing about the dearest trajectory in a hundred."""
 SHARPEST = 2.0
 """The largest sharpness of a stake at half of the traffic, where a trajectory may cost as much as the cap."""
-
-
-class CostCap(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """Whether a rollout compares cost, up to what cap, and why."""
-
-    cap_usd: float | None = None
-    """A trajectory that costs so much, or more, does a harm of 1; None: cost is not compared."""
-    basis: str
-    """In words, for operators."""
-    trajectories: int = 0
-    """How many of stable's had a price, and the cap was taken from."""
-    quantile_usd: float | None = None
-    """What .99 of them cost at most."""
-    mean_usd: float | None = None
-    growth: float | None = None
-    """Of the logarithm of an equal canary's e-value, for each weighted trajectory (see above)."""
-    more_evidence: float | None = None
-    """How much more evidence, relatively, a rollback by one of the other metrics needs than without cost."""
 
 
 def measured_cost(costs_usd: Sequence[float | None], rules: Rules) -> CostCap:

@@ -10,11 +10,12 @@ from typing import Annotated
 import msgspec
 
 from ratchet.bus.message import Cause, JsonObject, Value, decode
-from ratchet.canary_deployer.domain.estimates import CostCap, Forecast, Horizon
+from ratchet.canary_deployer.domain.estimates import Forecast
 from ratchet.canary_deployer.domain.rollout_statistics import Statistics
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.subjects import SubjectsBefore
 from ratchet.canary_deployer.domain.trajectories import Compared
+from ratchet.core.contract.http.rollouts import CostCap, Horizon
 from ratchet.core.contract.state import ServedPolicy, WeightStep
 from ratchet.core.contract.values import OPAQUE, Amount, Count, Role, Sha256, Text, Uuid, listed
 from ratchet.core.errors import WrongState

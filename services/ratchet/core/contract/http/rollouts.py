@@ -86,7 +86,7 @@ class ForecastOut(Answer, frozen=True, kw_only=True):
     expected_days_by_stage: list[float]
 
 
-class HorizonOut(Value, frozen=True, kw_only=True, omit_defaults=True):
+class Horizon(Value, frozen=True, kw_only=True, omit_defaults=True):
     """How long a trajectory may take until its outcome counts as missing; frozen when the rollout starts."""
 
     seconds: float
@@ -98,7 +98,7 @@ class HorizonOut(Value, frozen=True, kw_only=True, omit_defaults=True):
     """The time within which .99 of them were known."""
 
 
-class CostOut(Value, frozen=True, kw_only=True, omit_defaults=True):
+class CostCap(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Whether the cost of trajectories is compared, and up to what cap; frozen when the rollout starts."""
 
     cap_usd: float | None = None
@@ -227,8 +227,8 @@ class RolloutOut(Answer, frozen=True, kw_only=True):
     """No candidate starts until an operator resumes the queue or starts one."""
     forecast: ForecastOut | None
     """Null: too little traffic for a forecast."""
-    horizon: HorizonOut | None
-    cost: CostOut | None = None
+    horizon: Horizon | None
+    cost: CostCap | None = None
     """Null before its gates are passed, and for the first policy of a role."""
     candidate: ServedPolicy
     stable: ServedPolicy | None
