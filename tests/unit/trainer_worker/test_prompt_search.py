@@ -18,9 +18,9 @@ from ratchet.bus.testing import eventually
 from ratchet.core.contract.bundle import Bundle, Instructions, SamplingValues
 from ratchet.core.contract.training import CallBudget, TokenPrices
 from ratchet.core.errors import Unavailable
+from ratchet.core.rules.call_budget import Amounts
 from ratchet.trainer_worker.errors import NothingBetter, error_code, is_final
 from ratchet.trainer_worker.job import BUNDLE_FILE, DOCUMENTS, Event, Finished, Progressed, Saved, Stopped
-from ratchet.trainer_worker.training.prompts.budget import Amounts
 from ratchet.trainer_worker.training.prompts.prompt_run import AT_ONCE, CANDIDATES, LEDGER, Candidate
 from tests.support.prompted_helpdesk import REFLECTOR, RULES, USAGE, Helpdesk, served_helpdesk
 from tests.support.searches import WorkerSide, search_spec, searched

@@ -30,7 +30,9 @@ from ratchet.core.evaluation.playing import Answer, Plan, Player, Try, play
 from ratchet.core.evaluation.task_files import GradedTask, parse_tasks, task_digest
 from ratchet.core.rules.algorithms import ALGORITHMS
 from ratchet.core.rules.bundles import check_bundle
+from ratchet.core.rules.call_budget import NOTHING, Amounts, BudgetSpent, limit_of
 from ratchet.core.service.http_client import AsyncApiClient
+from ratchet.core.service.paid_client import PaidClient
 from ratchet.trainer_worker.child_process import KEY_VARIABLE
 from ratchet.trainer_worker.errors import NothingBetter, SearchFailed, StopRequested
 from ratchet.trainer_worker.job import (
@@ -53,8 +55,8 @@ from ratchet.trainer_worker.job import (
 from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.checkpoints import CheckpointStore, open_checkpoint
 from ratchet.trainer_worker.training.prompts.base import Played, Search, SearchJob
-from ratchet.trainer_worker.training.prompts.budget import NOTHING, Amounts, BudgetSpent, Ledger, limit_of
-from ratchet.trainer_worker.training.prompts.gateway_models import PaidClient, gateway_peer, reflection
+from ratchet.trainer_worker.training.prompts.budget import Ledger
+from ratchet.trainer_worker.training.prompts.gateway_models import composed, gateway_peer, reflection
 
 LEDGER, TRIES, REFLECTIONS = "ledger.json", "tries.jsonl", "reflections.jsonl"
 """Files of a checkpoint: what was used or may be used until the next one, and all that need not be asked again."""
@@ -188,7 +190,7 @@ class PromptRun:
         return [self._tries[candidate, task_digest(task.task)] for task in tasks]
 
     async def _play(self, bundle: Bundle, candidate: str, tasks: Sequence[GradedTask]) -> None:
-        client = PaidClient(self._role, self._ledger, self._search.answer_prices, bundle)
+        client = PaidClient(self._role, self._ledger, self._search.answer_prices, composed(bundle))
         watched = _Watched(HttpPlayer(client, self._given.model, self._given.model if self._given.pinned else None))
         by_id = {task.task.id: task_digest(task.task) for task in tasks}
 
