@@ -70,7 +70,7 @@ def up(
 ) -> None:
     """Start the servers and services on this machine; Ctrl-C stops them in order.
 
-    The trainer and the engine start when a job or a policy first needs them, or at once with `--only`. The ports stay
+    The engine and the workers start when a job or a policy first needs them, or at once with `--only`. The ports stay
     those of the last start. Exit code 3 with `--detach`: something is not ready.
     """
     from ratchet.local.local_stack.configuration import StackTable, stack_table  # noqa: PLC0415 - `down` and `env` read no settings

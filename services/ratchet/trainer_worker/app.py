@@ -83,7 +83,8 @@ def own_directory(path: Path) -> Generator[None]:
 def assembled(settings: Settings, timing: Timing, bus: Bus, objects: Objects) -> App:
     """The worker on connections that are open."""
     jobs = Bucket(bus, JOBS, Job)
-    on_ray, searches = settings.engine == "ray", settings.pool == PROMPTS
+    searches = settings.pool == PROMPTS
+    on_ray = settings.engine == "ray" and not searches  # a search has no ranks to spread
     extras = "prompts" if searches else "trainer,ray" if on_ray else "trainer"
     required = ("gepa",) if searches else (*REQUIRED, "ray") if on_ray else REQUIRED
     missing = [name for name in required if importlib.util.find_spec(name) is None]

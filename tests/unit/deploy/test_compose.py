@@ -18,10 +18,11 @@ from pydantic import AliasChoices
 from pydantic_settings import BaseSettings
 
 from ratchet.console.http_services import SERVICES as ALWAYS
+from ratchet.core.rules.algorithms import PROMPTS
 from ratchet.core.rules.model_hub import HUB_VARIABLE
 from ratchet.core.service.runtime import SHUTDOWN_S
 from ratchet.core.service.settings import SharedSettings
-from ratchet.local.local_stack.catalog import MLFLOW, MLFLOW_PORT, SERVICES, TRACKER
+from ratchet.local.local_stack.catalog import MLFLOW, MLFLOW_PORT, PROMPT_WORKER, SERVICES, TRACKER
 from ratchet.local.local_stack.plan import HEALTH_URLS
 from tests.support.compose import REPOSITORY, VARIABLE, compose, services
 from tools.environment.make_env import assignments
@@ -102,7 +103,15 @@ def test_every_user_of_the_object_store_can_reach_one_elsewhere() -> None:
     users = [name for name, one in services().items() if "RATCHET_S3_ENDPOINT" in one.get("environment", {})]
 
     engines = {"engine_local", "engine_vllm"}
-    workers = {"rl_coordinator", "trainer_worker", "trainer_gpu", "canary_deployer", "console", TRACKER.name}
+    workers = {
+        "rl_coordinator",
+        "trainer_worker",
+        "trainer_gpu",
+        PROMPT_WORKER,
+        "canary_deployer",
+        "console",
+        TRACKER.name,
+    }
     assert {"init", *workers, *engines} == set(users)
     assert all("front" in services()[name]["networks"] for name in users)
     assert compose()["x-objects"]["RATCHET_S3_ENDPOINT"] == "${S3_ENDPOINT:-" + EXAMPLE["S3_ENDPOINT"] + "}"
@@ -148,6 +157,13 @@ def test_the_gpu_worker_comes_with_its_profile_reserves_a_gpu_and_has_a_pool() -
     assert "trainer_gpu" not in {needed for one in services().values() for needed in one.get("depends_on", {})}
 
 
+def test_searches_have_a_worker_without_torch_that_asks_the_gateway() -> None:
+    worker = services()[PROMPT_WORKER]
+    assert (worker["image"], worker["environment"]["RATCHET_TRAINER_POOL"]) == (services()["gateway"]["image"], PROMPTS)
+    assert worker["environment"]["RATCHET_GATEWAY_URL"] == "http://gateway:8080"
+    assert worker["environment"]["RATCHET_SERVICE_KEY"] == services()["gateway"]["environment"]["RATCHET_SERVICE_KEY"]
+
+
 def test_vllm_comes_with_the_profile_of_gpus_in_the_place_of_the_local_engine() -> None:
     vllm = services()["engine_vllm"]
 
@@ -191,7 +207,7 @@ def test_the_coordinator_reads_the_slots_of_the_example() -> None:
     settings = importlib.import_module("ratchet.rl_coordinator.settings").Settings
 
     slots = settings.model_validate({"slots": json.loads(EXAMPLE["TRAINING_SLOTS"].strip("'"))}).slots
-    assert dict(slots) == {"default": 1}
+    assert dict(slots) == {"default": 1, "prompts": 1}
 
 
 def test_the_example_can_be_sourced_by_a_shell_as_compose_reads_it() -> None:
@@ -201,7 +217,7 @@ def test_the_example_can_be_sourced_by_a_shell_as_compose_reads_it() -> None:
         text=True,
         check=True,
     )
-    assert json.loads(words.stdout) == {"default": 1}
+    assert json.loads(words.stdout) == {"default": 1, "prompts": 1}
 
 
 def test_clickhouse_s_logs_about_itself_have_an_end() -> None:
@@ -219,7 +235,7 @@ def test_the_console_asks_every_service_that_runs_in_all_profiles_at_its_health_
     urls = json.loads(services()["console"]["environment"][HEALTH_URLS])
 
     assert urls == {name: f"http://{name}:9100" for name in set(OURS) - {"engine_local", "console"}}
-    assert set(urls) == set(ALWAYS)
+    assert set(urls) == {*ALWAYS, PROMPT_WORKER}
 
 
 @pytest.mark.parametrize("name", sorted(SETTINGS))

@@ -90,14 +90,13 @@ def test_vllm_and_the_plugin_keep_their_caches_apart() -> None:
         assert not other.is_relative_to(adapters)
 
 
-def test_only_the_images_with_models_install_extras_and_they_exist() -> None:
+def test_extras_of_images_exist_and_those_of_the_light_one_have_no_torch() -> None:
     text = {path.stem: path.read_text() for path in DOCKERFILES}
-    for name in ("torch", "vllm"):
-        extras = re.search(r"'\.\[([\w,]+)\]'", text[name])
-        assert extras
-        assert set(extras[1].split(",")) <= set(PROJECT["optional-dependencies"])
+    extras = {name: re.findall(r"'\.\[([\w,]+)\]'", content) for name, content in text.items()}
+    assert set(",".join(extras["torch"] + extras["vllm"]).split(",")) <= set(PROJECT["optional-dependencies"])
+    assert extras["light"] == ["prompts"]
     installs = [rest for word, rest in instructions(DOCKERFILES[0]) if word == "RUN" and "pip install" in rest]
-    assert all("torch" not in one and ".[" not in one for one in installs)
+    assert all("torch" not in one for one in [*installs, *PROJECT["optional-dependencies"]["prompts"]])
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.stem)

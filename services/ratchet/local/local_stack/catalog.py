@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ratchet.core.rules.algorithms import PROMPTS
 
 SERVERS = ("nats", "s3", "clickhouse")
 """Started first, stopped last."""
@@ -27,15 +30,21 @@ class ServiceSpec:
     """How long a stop lets the answers or trainings under way go on, unless `drain_variable` says otherwise."""
     package: str = ""
     """Where its code is, when that is not `ratchet.<name>`."""
+    starts_when_needed: bool = False
+    """It starts when a job or a policy needs it: importing torch takes half a minute of a core."""
+    like: ServiceSpec | None = None
+    """The service whose program and settings it has, in another environment."""
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What it has in its environment, whatever else is set."""
 
     @property
     def module(self) -> str:
-        return self.package or f"ratchet.{self.name}"
+        return self.like.module if self.like else self.package or f"ratchet.{self.name}"
 
     @property
-    def starts_when_needed(self) -> bool:
-        """Importing torch takes half a minute of a core: it starts when a job or a policy needs it."""
-        return self.extra is not None
+    def configured_as(self) -> str:
+        """The service whose table of the settings file it reads."""
+        return self.like.name if self.like else self.name
 
     @property
     def port_variable(self) -> str:
@@ -45,7 +54,7 @@ class ServiceSpec:
     @property
     def drain_variable(self) -> str:
         """Environment variable that says how long it drains."""
-        return f"RATCHET_{self.short.upper()}_DRAIN_S"
+        return self.like.drain_variable if self.like else f"RATCHET_{self.short.upper()}_DRAIN_S"
 
     @property
     def url_variable(self) -> str:
@@ -53,20 +62,42 @@ class ServiceSpec:
         return f"RATCHET_{self.short.upper()}_URL"
 
 
-TRAINER = "trainer_worker"
+TRAINER, PROMPT_WORKER = "trainer_worker", "prompt_worker"
+"""The workers of the pools `default` and `prompts`."""
 ENGINE, VLLM = "engine_local", "vllm"
 """What answers for policies: ours, or vLLM in its place and on its port."""
 CONSOLE, GATEWAY = "console", "gateway"
 
+_TRAINER = ServiceSpec(
+    TRAINER, "trainer", 9104, needs=("rl_coordinator",), extra="trainer", drain_s=120.0, starts_when_needed=True
+)
 SERVICES = (
     ServiceSpec("trajectory_collector", "collector", 9101),
     ServiceSpec("reward_computer", "reward", 9102),
     ServiceSpec("rl_coordinator", "coordinator", 9103, port=8081),
-    ServiceSpec(TRAINER, "trainer", 9104, needs=("rl_coordinator",), extra="trainer", drain_s=120.0),
-    ServiceSpec(ENGINE, "engine", 9106, port=8082, extra="engine", package="ratchet.local.engine_local"),
+    _TRAINER,
+    ServiceSpec(
+        ENGINE,
+        "engine",
+        9106,
+        port=8082,
+        extra="engine",
+        package="ratchet.local.engine_local",
+        starts_when_needed=True,
+    ),
     ServiceSpec(GATEWAY, GATEWAY, 9105, port=8080, needs=(ENGINE,), drain_s=120.0),
     ServiceSpec("canary_deployer", "deployer", 9107, port=8083, needs=(ENGINE, "gateway")),
     ServiceSpec(CONSOLE, CONSOLE, 9109, port=8084),
+    ServiceSpec(
+        PROMPT_WORKER,
+        "prompts",
+        9110,
+        needs=("rl_coordinator", GATEWAY),
+        drain_s=20.0,
+        starts_when_needed=True,
+        like=_TRAINER,
+        env={"RATCHET_TRAINER_POOL": PROMPTS, "RATCHET_TRAINER_WORKER": PROMPTS},
+    ),
 )
 
 MLFLOW, MLFLOW_PORT = "mlflow", 5000
@@ -97,7 +128,7 @@ def default_ports(gateways: int = 1) -> dict[str, int]:
         if spec.port is not None:
             ports[spec.short] = spec.port
         ports[f"{spec.short}_health"] = spec.health_port
-    further = enumerate(gateway_names(gateways)[1:], 9112)  # 9109 is the last of the services
+    further = enumerate(gateway_names(gateways)[1:], 9112)  # 9110 is the last of the services
     return ports | {health_port_name(name): port for port, name in further}
 
 

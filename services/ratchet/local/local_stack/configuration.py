@@ -69,12 +69,12 @@ def kind_of(name: str) -> type[EnvironmentSettings]:
 
 
 def _modules() -> dict[str, str]:
-    return {spec.name: f"{spec.module}.settings" for spec in (*SERVICES, TRACKER)} | FURTHER
+    return {spec.name: f"{spec.module}.settings" for spec in (*SERVICES, TRACKER) if not spec.like} | FURTHER
 
 
 def tables() -> dict[str, str]:
     """The tables that a file may have, each by its name, and that of a service by its short name too."""
-    shorts = {spec.short: spec.name for spec in (*SERVICES, TRACKER)}
+    shorts = {spec.short: spec.name for spec in (*SERVICES, TRACKER) if not spec.like}
     return {**shorts, **{name: name for name in kinds() if name != CLIENT}, STACK: STACK}
 
 
@@ -171,7 +171,7 @@ def stack_table(file: SettingsFile) -> StackTable:
 
 def variables_of(spec: ServiceSpec, file: SettingsFile, environment: Mapping[str, str]) -> dict[str, str]:
     """What the file adds to the environment of a service."""
-    kind = kinds()[spec.name]
+    kind = kind_of(spec.configured_as)
     return left_open(kind, from_file(kind, file), environment)
 
 
@@ -220,7 +220,7 @@ def _ports_of_services(file: SettingsFile) -> Iterator[tuple[str, int]]:
     """`port` and `health_port` in the table of a service, which choose its ports in the local stack, too."""
     known = default_ports()
     for spec in (*SERVICES, TRACKER):
-        table = file.table(spec.name)
+        table = {} if spec.like else file.table(spec.name)
         for setting, name in (("port", spec.short), ("health_port", f"{spec.short}_health")):
             port = table.get(setting)
             if name in known and isinstance(port, int) and port:

@@ -1,9 +1,10 @@
-"""What the members wait for that start when needed: a job needs trainer and engine, weights need the engine."""
+"""What the members wait for that start when needed: a training needs trainer and engine, a search for a bundle the
+worker of its pool, weights need the engine."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 
 import msgspec
 
@@ -12,15 +13,20 @@ from ratchet.bus.kv import Bucket
 from ratchet.bus.message import decode
 from ratchet.core.contract.policy_manifest import BUNDLE
 from ratchet.core.contract.state import ENDED, JOBS, POLICIES, JobState
+from ratchet.core.rules.algorithms import PROMPTS
 from ratchet.core.stores.policies import is_policy_name
-from ratchet.local.local_stack.catalog import ENGINE, TRAINER
+from ratchet.local.local_stack.catalog import ENGINE, PROMPT_WORKER, TRAINER
 
-NEEDED_BY: Mapping[str, frozenset[str]] = {JOBS: frozenset({TRAINER, ENGINE}), POLICIES: frozenset({ENGINE})}
-"""By bucket: the members that an entry needs. A job needs the engine for the policy that it will make."""
+TRAINING = frozenset({TRAINER, ENGINE})
+"""The engine is for the policy that a training will make."""
+SEARCH, NOTHING = frozenset({PROMPT_WORKER}), frozenset[str]()
+NEEDED_BY: Mapping[str, Set[str]] = {JOBS: TRAINING | SEARCH, POLICIES: frozenset({ENGINE})}
+"""By bucket: the members that its entries may need."""
 
 
 class _Job(msgspec.Struct):
     state: JobState
+    pool: str = ""
 
 
 class _Policy(msgspec.Struct):
@@ -33,33 +39,37 @@ class _Policy(msgspec.Struct):
 async def needed_members(bus: Bus) -> set[str]:
     """What jobs and policies need now. Raises `BusUnavailable`."""
     needed: set[str] = set()
-    for bucket, members in NEEDED_BY.items():
+    for bucket in NEEDED_BY:
         entries = await Bucket(bus, bucket, msgspec.Raw).items()
-        if any(_needs(bucket, entry.value) for entry in entries.values()):
-            needed |= members
+        needed.update(*(_needed_by(bucket, entry.value) for entry in entries.values()))
     return needed
 
 
 async def start_when_needed(bus: Bus, start: Callable[[str], None]) -> None:
     """Start members as jobs and policies come to need them, until nothing is left to start."""
 
-    async def watch(bucket: str, members: frozenset[str]) -> None:
+    async def watch(bucket: str, members: Set[str]) -> None:
+        waiting = set(members)
         async for changes in Bucket(bus, bucket, msgspec.Raw).watch():
-            if any(entry is not None and _needs(bucket, entry.value) for _, entry in changes):
-                for name in sorted(members):
-                    start(name)
+            needs = [_needed_by(bucket, entry.value) for _, entry in changes if entry is not None]
+            for name in sorted(waiting & set().union(*needs)):
+                start(name)
+                waiting.remove(name)
+            if not waiting:
                 return
 
     await asyncio.gather(*(watch(bucket, members) for bucket, members in NEEDED_BY.items()))
 
 
-def _needs(bucket: str, value: msgspec.Raw) -> bool:
-    """A job that has not ended, and a policy with weights of its own or in its bundle. One that cannot be read may be
-    such a one."""
+def _needed_by(bucket: str, value: msgspec.Raw) -> Set[str]:
+    """The members that an entry needs: a job that has not ended, and a policy with weights of its own or in its bundle.
+    One that cannot be read may be such a one."""
     try:
         if bucket == JOBS:
-            return decode(bytes(value), _Job).state not in ENDED
+            job = decode(bytes(value), _Job)
+            return NOTHING if job.state in ENDED else SEARCH if job.pool == PROMPTS else TRAINING
         policy = decode(bytes(value), _Policy)
-        return policy.kind is not None and (policy.kind != BUNDLE or is_policy_name(policy.base_model))
+        has_weights = policy.kind is not None and (policy.kind != BUNDLE or is_policy_name(policy.base_model))
+        return NEEDED_BY[bucket] if has_weights else NOTHING
     except msgspec.DecodeError:
-        return True
+        return NEEDED_BY[bucket]

@@ -261,6 +261,7 @@ def service_program(spec: ServiceSpec, ports: Mapping[str, int], env: Mapping[st
     drain_s = _drain_s(spec, env)
     if spec.drain_s is not None:
         own[spec.drain_variable] = f"{drain_s:g}"
+    own |= spec.env
     port = health_port if spec.port is None else ports[spec.short]
     return Program(
         name=spec.name,

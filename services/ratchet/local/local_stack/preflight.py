@@ -47,7 +47,8 @@ def planned(settings: StackSettings) -> StackPlan:
 
 def setting_faults(settings: StackSettings, plan: StackPlan | None) -> list[str]:
     """All that is wrong with the settings of the services to start, as they would read them themselves."""
-    names = [spec.name for spec in chosen(settings.only)[1]] + ([TRACKER.name] if settings.mlflow is not None else [])
+    names = [spec.configured_as for spec in chosen(settings.only)[1]]
+    names += [TRACKER.name] if settings.mlflow is not None else []
     added = settings.env if plan is None else plan.env
     return list(faults_of(settings.file, os.environ, dict.fromkeys(names, added)))
 

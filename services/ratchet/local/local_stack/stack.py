@@ -1,6 +1,6 @@
 """The supervisor: starts the stack in order, keeps it running, stops it in reverse order.
 
-Trainer and engine start when a job or a policy first needs them, unless they are asked for by name.
+Engine and workers start when a job or a policy first needs them, unless they are asked for by name.
 
     async with Stack(StackSettings(free_ports=True, directory=tmp)) as stack:
         client = Client(base_url=stack.url("gateway"))
@@ -112,9 +112,9 @@ class Stack:
         await self._stop_all()
 
     def start(self, name: str) -> None:
-        """Start a member that waits until it is needed; another one runs already."""
-        member = self._member(name)
-        if member.state is MemberState.WHEN_NEEDED:
+        """Start a member that waits until it is needed; another one runs already, or stands in for it (vLLM)."""
+        member = self.members.get(name)
+        if member is not None and member.state is MemberState.WHEN_NEEDED:
             self._watching.append(asyncio.create_task(self._begin(member), name=f"start {member.name}"))
 
     async def restart(self, name: str) -> None:
@@ -194,7 +194,7 @@ class Stack:
         try:
             await start_when_needed(bus, self.start)
         except RatchetError as error:
-            self._complain(f"trainer and engine start now, for jobs and policies cannot be watched: {error}")
+            self._complain(f"engine and workers start now, for jobs and policies cannot be watched: {error}")
             for name in self._planned().when_needed:
                 self.start(name)
 

@@ -14,6 +14,7 @@ from ratchet.local.local_stack.catalog import (
     ENGINE,
     MLFLOW,
     NAMES,
+    PROMPT_WORKER,
     SERVERS,
     SERVICES,
     TRACKER,
@@ -182,9 +183,26 @@ def test_ports_stay_without_the_option_that_drew_them(tmp_path: Path) -> None:
 
 def test_trainer_and_engine_wait_until_they_are_needed_or_named(tmp_path: Path) -> None:
     secrets = StackSecrets()
-    assert make_plan(StackSettings(tmp_path, free_ports=True), secrets).when_needed == {TRAINER, ENGINE}
+    assert make_plan(StackSettings(tmp_path, free_ports=True), secrets).when_needed == {TRAINER, ENGINE, PROMPT_WORKER}
     named = StackSettings(tmp_path, free_ports=True, only=("gateway", ENGINE))
     assert make_plan(named, secrets).when_needed == set()
+
+
+def test_prompt_worker_is_a_worker_of_its_pool_whatever_the_trainers_settings(tmp_path: Path) -> None:
+    settings = StackSettings(
+        tmp_path, free_ports=True, env={"RATCHET_TRAINER_POOL": "gpu", "RATCHET_TRAINER_SLOTS": "2"}
+    )
+    programs = {program.name: program for program in make_plan(settings, StackSecrets()).programs}
+    trainer, worker = programs[TRAINER], programs[PROMPT_WORKER]
+    assert worker.command == trainer.command
+    names = ("RATCHET_TRAINER_POOL", "RATCHET_TRAINER_WORKER", "RATCHET_TRAINER_SLOTS")
+    assert [worker.env.get(name) for name in names] == ["prompts", "prompts", "2"]
+    assert [trainer.env.get(name) for name in names] == ["gpu", None, "2"]
+    assert worker.stop_s < trainer.stop_s
+    assert (worker.directories, worker.health_port != trainer.health_port) == (
+        (tmp_path / "data" / PROMPT_WORKER,),
+        True,
+    )
 
 
 def test_a_port_that_is_kept_for_two_names_goes_to_the_first(tmp_path: Path) -> None:

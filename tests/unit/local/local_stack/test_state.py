@@ -21,7 +21,7 @@ from ratchet.cli.__main__ import main
 from ratchet.core.contract.state import JOBS, POLICIES
 from ratchet.core.errors import ConfigError
 from ratchet.core.service.contracts import load_contracts
-from ratchet.local.local_stack.catalog import ENGINE, TRAINER
+from ratchet.local.local_stack.catalog import ENGINE, PROMPT_WORKER, TRAINER
 from ratchet.local.local_stack.demand import needed_members, start_when_needed
 from ratchet.local.local_stack.orphans import STACK_ID_VARIABLE, birth, is_running
 from ratchet.local.local_stack.process import Process, ended, log_tail
@@ -170,25 +170,32 @@ async def test_an_open_job_needs_trainer_and_engine() -> None:
     assert await needed_members(bus) == {ENGINE, TRAINER}
 
 
-async def test_a_job_that_cannot_be_read_needs_both() -> None:
+async def test_search_for_a_prompt_needs_the_worker_of_its_pool_alone() -> None:
+    bus = await connect(FakeBroker(load_contracts()))
+    await put(bus, JOBS, "new", '{"state": "queued", "pool": "prompts"}')
+    assert await needed_members(bus) == {PROMPT_WORKER}
+
+
+async def test_a_job_that_cannot_be_read_needs_all() -> None:
     bus = await connect(FakeBroker(load_contracts()))
     await put(bus, JOBS, "odd", '{"state": 5}')
-    assert await needed_members(bus) == {ENGINE, TRAINER}
+    assert await needed_members(bus) == {ENGINE, TRAINER, PROMPT_WORKER}
 
 
-async def test_members_start_when_the_first_job_comes() -> None:
+async def test_members_start_when_the_first_job_of_theirs_comes() -> None:
     bus = await connect(FakeBroker(load_contracts()))
     started: list[str] = []
     watching = asyncio.create_task(start_when_needed(bus, started.append))
     await put(bus, JOBS, "old", '{"state": "failed"}')
-    await put(bus, JOBS, "new", '{"state": "queued"}')
+    for name, pool, members in (("search", "prompts", 1), ("new", "default", 3), ("again", "prompts", 3)):
+        await put(bus, JOBS, name, f'{{"state": "queued", "pool": "{pool}"}}')
 
-    async def both() -> bool:
-        return {*started} == {TRAINER, ENGINE}
+        async def has_started(number: int = members) -> bool:
+            return len(started) == number
 
-    await eventually(both, deadline_s=30)
+        await eventually(has_started, deadline_s=30)
     await end(watching)
-    assert sorted(started) == sorted([TRAINER, ENGINE]), "each once"
+    assert started == [PROMPT_WORKER, ENGINE, TRAINER], "each once"
 
 
 def test_lock_makes_the_directory_readable_by_its_owner_alone(tmp_path: Path) -> None:
