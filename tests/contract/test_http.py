@@ -90,7 +90,7 @@ def test_an_example_keeps_its_schema_and_survives_its_type(path: Path) -> None:
         assert json.loads(msgspec.json.encode(read)) == example
 
 
-ADDED = {"FeedbackTaken": {"note"}}
+ADDED = {"FeedbackTaken": {"note"}, "AnsweredModel": {"answered_by", "prices"}}
 """Members of answers that a gateway of an earlier release does not send."""
 
 

@@ -152,7 +152,6 @@ async def alone(folder: Path, *, keep_alive_s: float = 60.0, streams_bytes: int 
         now=lambda: AT,
     )
     arms = Arms(1_000_000)
-    arms = Arms(1_000_000)
     identity = Identity(1_000_000, new_id, AT.timestamp)
     never = asyncio.Event().wait
     shared = Memory(identity, arms, notes.calls, recorder.order, ())
@@ -163,7 +162,6 @@ async def alone(folder: Path, *, keep_alive_s: float = 60.0, streams_bytes: int 
     answering = Answering(router, AnswerCache(0), recorder, identity, reader)
     completions = Completions(calls, answering, continuing, keep_alive_s)
     handlers = Handlers(
-        models=models,
         recorder=recorder,
         continuing=continuing,
         arms=arms,

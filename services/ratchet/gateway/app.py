@@ -171,7 +171,8 @@ def _routing(settings: Settings, constants: Constants, recording: _Recording, cl
     )
     closing.push_async_callback(engines.close)
     upstreams = list(map(build_upstream, settings.upstreams, transports))
-    models = Models(routes, upstreams, settings.aliases, settings.roles, settings.other_role)
+    known = {upstream.name: upstream.known_models for upstream in settings.upstreams}
+    models = Models(routes, upstreams, settings.aliases, settings.roles, settings.other_role, upstream_models=known)
     announce, is_blind = recording.recorder.publish_start, recording.publishing.is_blind
     router = CallRouter(routes, engines.of, upstreams, announce=announce, is_blind=is_blind, now=utc_now)
     return _Routing(routes, engines, models, router)
@@ -203,7 +204,7 @@ def _guard(
     cache = AnswerCache(settings.cache_bytes)
     answering = Answering(router, cache, recorder, identity, reader, settings.logprob_modes, settings.prices)
     completions = Completions(calls, answering, continuing, constants.keep_alive_s)
-    handlers = Handlers(models, recorder, continuing, arms, identity, peer_sync, updates, recording.contracts, utc_now)
+    handlers = Handlers(recorder, continuing, arms, identity, peer_sync, updates, recording.contracts, utc_now)
     others = OtherCalls(reader, models, router, settings.prices, quotas.account)
     asked = coordinator if settings.coordinator_url else None
     find = route_finder(completions, others, handlers, BundleFetcher(calls, updates), asked, quotas)

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from ratchet.core.contract import Start
+from ratchet.core.contract.bundle import BundleModel
 from ratchet.core.contract.state import PolicyVersion, ServedPolicy
 from ratchet.core.rules.arms import PINNED, Assignment, served
 from ratchet.core.rules.bundles import NO_UPSTREAM
@@ -25,7 +26,7 @@ from ratchet.gateway.domain.routing import (
 from ratchet.gateway.engines.base import Engine, EngineFailed, NotServed, PolicyUnfit, Upstream
 from ratchet.gateway.engines.policies import NoEngine
 from ratchet.gateway.kv_routes import Routes
-from ratchet.gateway.models import unserved
+from ratchet.gateway.models import Pinned, unserved
 
 
 class Choice(NamedTuple):
@@ -66,21 +67,21 @@ class CallRouter:
         """By role: the model that answered its agents last, where they asked for another name than the role's. No
         evaluation changes it: a search asks its reflector, too."""
 
-    async def prepare(self, role: str, version: PolicyVersion | None) -> None:
+    async def prepare(self, role: str, version: Pinned | None) -> None:
         """Have at hand what the policies that may answer a role's call change of it; `version`: the one it names."""
-        named = [served(version)] if version is not None else []
+        named = [served(version)] if isinstance(version, PolicyVersion) else []
         await self._routes.bundles.prepare([*self._routes.policies_of(role), *named])
 
     def assign(
         self,
         arm: Arm,
-        version: PolicyVersion | None,
+        version: Pinned | None,
         asked: str,
         *,
         subject_ref: Callable[[], str | None],
         pinned: bool = False,
     ) -> Choice:
-        """Who answers the trajectory's call: the named version, else its arm's policy, else an upstream.
+        """Who answers the trajectory's call: what it names, else its arm's policy, else an upstream.
 
         `asked`: the model as the agent named it, in `model`. `pinned`: who serves it now, as if the agent had named
         that version. `subject_ref`: the hash of whose trajectory it is.
@@ -104,11 +105,15 @@ class CallRouter:
                 return self._choice(arm.role, assignment, asked)
         return self._upstream(arm.role, asked)
 
-    def serving(self, role: str, version: PolicyVersion | None, asked: str) -> Choice:
-        """Who answers for a role outside every trajectory: the named version, else stable, else an upstream.
+    def serving(self, role: str, version: Pinned | None, asked: str) -> Choice:
+        """Who answers for a role outside every trajectory: the named version or model, else stable, else an upstream.
 
         `asked`: the model as the agent named it, in `model`. Raises `NotFound`.
         """
+        if isinstance(version, BundleModel):
+            for upstream, model in self._models_of(version, AS_SENT):
+                return Choice(upstream, stable_by(model), model, asked)
+            raise unserved(asked, role)
         asked = self._requested_model(role, asked)
         route = self._routes.get_route(role)
         policy = served(version) if version is not None else route.stable if route is not None else None
@@ -173,13 +178,16 @@ class CallRouter:
                 why = f"which model answers for {role} is not known: no agent has got an answer since the gateway began"
                 return Choice(NoEngine(NotServed(503, why, code="engine_unavailable")), assignment, policy, asked)
         else:
-            named = [upstream for upstream in self._upstreams if upstream.info.name == model.upstream]
-            known = ServedPolicy(version=policy.version, name=f"{model.upstream}:{model.name}", digest="")
-            candidates = [(upstream, known) for upstream in named]
+            candidates = self._models_of(model, policy.version)
             why = f"{policy.name} asks the upstream {model.upstream}, which RATCHET_GATEWAY_UPSTREAMS does not name"
         if not candidates:
             return Choice(NoEngine(PolicyUnfit(502, why, code=NO_UPSTREAM)), assignment, policy, asked, bundle)
         return Choice(candidates[0][0], assignment, candidates[0][1], asked, bundle)
+
+    def _models_of(self, model: BundleModel, version: int) -> list[tuple[Upstream, ServedPolicy]]:
+        """The upstream that a model names, and the model as turns name it; empty where there is none of this name."""
+        known = ServedPolicy(version=version, name=f"{model.upstream}:{model.name}", digest="")
+        return [(upstream, known) for upstream in self._upstreams if upstream.info.name == model.upstream]
 
     def _requested_model(self, role: str, asked: str) -> str:
         """The model for upstreams that have the asked one answer.

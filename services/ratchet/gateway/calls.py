@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import uuid_utils
 
-from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.contract.turn import Trace
 from ratchet.core.errors import BadRequest, NotFound
 from ratchet.core.rules.access import KeyScope
@@ -42,7 +41,7 @@ from ratchet.gateway.domain.identity import (
 )
 from ratchet.gateway.domain.routing import Arm, Arms, claim_of
 from ratchet.gateway.domain.turns import TurnHeader
-from ratchet.gateway.models import Models
+from ratchet.gateway.models import Models, Pinned
 from ratchet.gateway.peer_sync import PeerSync
 
 T = TypeVar("T")
@@ -246,7 +245,7 @@ class CallOpener:
         self,
         recognised: Recognised,
         arm: Arm,
-        version: PolicyVersion | None,
+        version: Pinned | None,
         model: str,
         subject_ref: Callable[[], str | None],
         *,

@@ -1,4 +1,4 @@
-"""The routes beside completions: which models there are, how a trajectory ended, and feedback on it."""
+"""The routes beside calls: responses that are kept, how a trajectory ended, and feedback on it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import msgspec
 
 from ratchet.bus.contracts import Contracts
 from ratchet.core.contract import Feedback, TrajectoryEnd
-from ratchet.core.contract.http.gateway import DeletedResponse, Ended, FeedbackTaken, Model, Models as ModelList
+from ratchet.core.contract.http.gateway import DeletedResponse, Ended, FeedbackTaken
 from ratchet.core.contract.reward import UPDATE
-from ratchet.core.errors import BadRequest, Forbidden, InvalidMessage, NotFound, Unavailable
+from ratchet.core.errors import BadRequest, Forbidden, InvalidMessage, Unavailable
 from ratchet.core.rules.access import Caller, KeyScope
 from ratchet.core.service.asgi import Request, Response, json_response
 from ratchet.dialects.responses.state import PAGE, input_page
@@ -23,7 +23,6 @@ from ratchet.gateway.continuing import Continuing
 from ratchet.gateway.domain.identity import Identity
 from ratchet.gateway.domain.peer_updates import PeerUpdates
 from ratchet.gateway.domain.routing import Arm, Arms
-from ratchet.gateway.models import Models
 from ratchet.gateway.peer_sync import PeerSync
 from ratchet.gateway.recorder import Recorder
 
@@ -39,7 +38,6 @@ _ROLE_UNKNOWN = "name the `role`: no gateway remembers a call of that trajectory
 class Handlers:
     """One method per route; `trajectory` is the one that the path names."""
 
-    models: Models
     recorder: Recorder
     continuing: Continuing
     arms: Arms
@@ -48,18 +46,6 @@ class Handlers:
     updates: PeerUpdates
     contracts: Contracts
     now: Callable[[], datetime]
-
-    async def list_models(self, request: Request, __: str | None) -> Response:
-        """GET /v1/models: those that the caller's key may ask."""
-        return json_response(ModelList(data=[Model(id=name) for name in self.models.names(request.caller)]))
-
-    async def get_model(self, name: str, request: Request, __: str | None) -> Response:
-        """GET /v1/models/{name}: any name that a call may use. Raises `NotFound`, or `Forbidden` for another role."""
-        try:
-            await self.models.resolve(name, request.caller)
-        except NotFound as error:
-            raise NotFound(str(error), param="model", code="model_not_found") from error
-        return json_response(Model(id=name))
 
     async def get_response(self, response_id: str, request: Request, _: str | None) -> Response:
         """GET /v1/responses/{id}. Raises `NotFound`."""

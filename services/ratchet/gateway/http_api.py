@@ -66,7 +66,7 @@ def route_finder(
         ("POST", "/v1/embeddings"): Route(KeyScope.INFER, others.embeddings),
         ("GET", "/v1/responses"): Route(KeyScope.INFER, refuse_websocket),
         ("GET", "/v1/bundle"): Route(KeyScope.INFER, bundles.get),
-        ("GET", "/v1/models"): Route(KeyScope.INFER, handlers.list_models),
+        ("GET", "/v1/models"): Route(KeyScope.INFER, others.list_models),
         ("POST", "/v1/feedback"): Route(KeyScope.FEEDBACK, handlers.feedback),
     }
 
@@ -80,7 +80,7 @@ def route_finder(
         if ended is not None and method == "POST":
             return Route(KeyScope.FEEDBACK, partial(handlers.end, ended["trajectory"]))
         if model is not None and method == "GET":
-            return Route(KeyScope.INFER, partial(handlers.get_model, model["name"]))
+            return Route(KeyScope.INFER, partial(others.get_model, model["name"]))
         if allowed := _methods_of(plain, table):
             raise not_allowed(method, plain, allowed)
         return None

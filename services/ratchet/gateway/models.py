@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
+from ratchet.core.contract.bundle import BundleModel
 from ratchet.core.contract.roles import DEFAULT_ROLE
 from ratchet.core.contract.state import PolicyStage, PolicyVersion
 from ratchet.core.errors import Forbidden, NotFound
 from ratchet.core.rules.access import Caller, KeyScope
 from ratchet.core.rules.arms import ModelName, parse_model, variant_of
 from ratchet.gateway.engines.base import Upstream
+from ratchet.gateway.engines.openai import ANY
 from ratchet.gateway.kv_routes import Routes
 
 _ASKABLE = frozenset({PolicyStage.REGISTERED, PolicyStage.CANARY, PolicyStage.STABLE})
@@ -18,6 +20,10 @@ _NOT_ASKABLE = (
     "{name} is {stage}: only a key with the scope `operate` may ask it; ask for `{role}`, which the policy that serves"
     " answers"
 )
+
+
+Pinned = PolicyVersion | BundleModel
+"""What a model's name may pin: a version of a role, or a model of an upstream in the place of the role's policies."""
 
 
 class Models:
@@ -30,13 +36,17 @@ class Models:
         aliases: Mapping[str, str] | None = None,
         roles: Sequence[str] = (),
         other_role: str = DEFAULT_ROLE,
+        *,
+        upstream_models: Mapping[str, Set[str]] | None = None,
     ) -> None:
         """`aliases`: any name to a role or to `role@version`, which names the role; `roles`: those that may begin
-        behind an upstream; `other_role`: that of every other name, for agents cannot create roles."""
+        behind an upstream; `other_role`: that of every other name, for agents cannot create roles; `upstream_models`:
+        by upstream, what it is set to answer with, `*` among them for whatever it is asked for."""
         self._routes = routes
         self._upstreams = upstreams
         self._aliases = aliases or {}
         self._other_role = other_role
+        self._upstream_models = upstream_models or {}
         known = {*roles, *(role for upstream in upstreams for role in upstream.roles)}
         targets = [parse_model(target).role for target in self._aliases.values()]
         based = {role if role in known else (variant_of(role) or (role, ""))[0] for role in targets}
@@ -57,19 +67,23 @@ class Models:
             names.append(self._other_role)
         return [name for name in dict.fromkeys(names) if caller.allows(KeyScope.INFER, self.role_of(name))]
 
-    async def resolve(
-        self, name: str, caller: Caller, *, exact: bool = False
-    ) -> tuple[ModelName, PolicyVersion | None]:
+    async def resolve(self, name: str, caller: Caller, *, exact: bool = False) -> tuple[ModelName, Pinned | None]:
         """The role that a model's name stands for, with its version if the name is a pin. Changes nothing.
 
-        The first of these that fits: an alias; a version of a role that has one; a role that has a policy, or that an
-        upstream, the settings or an alias name; `<role>_<algorithm>`, the newest version of the role that the algorithm
-        trained; the role of all other names, unless the name must be `exact`.
+        The first of these that fits: an alias; a version of a role that has one; `<role>@UPSTREAM/MODEL`, a model of an
+        upstream in the place of the role's policies; a role that has a policy, or that an upstream, the settings or an
+        alias name; `<role>_<algorithm>`, the newest version of the role that the algorithm trained; the role of all
+        other names, unless the name must be `exact`.
 
         Raises `NotFound` when no engine can answer, `Unavailable` when a lookup fails, and `Forbidden` for another role
-        than those of the caller's key, or for a version that was refused or has retired, unless the key may `operate`.
+        than those of the caller's key, for a version that was refused or has retired, unless the key may `operate`, and
+        for a model of an upstream, unless it may `view` which there are.
         """
         model = self._read(self.alias_of(name), exact=exact or name in self._aliases)
+        if model.upstream is not None:
+            caller.require(KeyScope.INFER, model.role)
+            caller.require(KeyScope.VIEW)
+            return model, self._upstream_model(model.upstream)
         if model.version is not None:
             return model, await self._pinned(model, model.version, caller)
         resolved, version = self._served(model, name, exact=exact)
@@ -84,6 +98,20 @@ class Models:
         if version.stage not in _ASKABLE and not caller.allows(KeyScope.OPERATE):
             raise Forbidden(_NOT_ASKABLE.format(name=version.name, stage=version.stage, role=model.role))
         return version
+
+    def _upstream_model(self, named: str) -> BundleModel:
+        upstream, _, model = named.partition("/")
+        known = self._upstream_models.get(upstream)
+        if known is None:
+            there = f"there are {', '.join(self._upstream_models)}" if self._upstream_models else "there is none"
+            raise NotFound(f"there is no upstream {upstream!r} in {named!r}: {there} (RATCHET_GATEWAY_UPSTREAMS)")
+        if not model or (ANY not in known and model not in known):
+            models = ", ".join(sorted(known - {ANY})) or "whatever it is asked for"
+            raise NotFound(
+                f"the upstream {upstream} is not set to answer with {model!r}: with {models} (`models` and `prices` in"
+                " RATCHET_GATEWAY_UPSTREAMS)"
+            )
+        return BundleModel(upstream=upstream, name=model)
 
     def _served(self, model: ModelName, name: str, *, exact: bool) -> tuple[ModelName, PolicyVersion | None]:
         variant = self._variant(model.role)
@@ -116,7 +144,9 @@ class Models:
 
     def _read(self, name: str, *, exact: bool) -> ModelName:
         """A name as a role or a version of one. Providers also sell names like `claude@20240229`: they are no pins."""
-        role, at, _ = name.partition("@")
+        role, at, pinned = name.partition("@")
+        if "/" in pinned and self._is_role(role):
+            return ModelName(role, upstream=pinned)
         is_ours = exact or self._routes.get_route(role) is not None
         try:
             model = parse_model(name)

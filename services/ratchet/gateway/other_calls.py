@@ -1,4 +1,4 @@
-"""Calls that become no turn: the number of tokens of a prompt, and embeddings."""
+"""Calls that become no turn: which models there are, the number of tokens of a prompt, and embeddings."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
+from ratchet.core.contract.http.gateway import AnsweredModel, Model, Models as ModelList
+from ratchet.core.contract.training import TokenPrices
 from ratchet.core.contract.turn import Usage
 from ratchet.core.errors import BadRequest, NotFound
 from ratchet.core.rules.access import KeyScope
@@ -18,6 +20,7 @@ from ratchet.gateway.call_router import CallRouter
 from ratchet.gateway.calls import RequestReader, passed_headers
 from ratchet.gateway.domain.prices import CHARACTERS, FREE, Prices, likely
 from ratchet.gateway.engines.base import EngineError, EngineFailed, relayed_headers
+from ratchet.gateway.engines.policies import NoEngine
 from ratchet.gateway.models import Models
 from ratchet.gateway.recorder import Account
 
@@ -35,6 +38,29 @@ class OtherCalls:
     prices: Prices
     account: Account
     """Takes what the calls of a key used."""
+
+    async def list_models(self, request: Request, _: str | None) -> Response:
+        """GET /v1/models: those that the caller's key may ask."""
+        return json_response(ModelList(data=[Model(id=name) for name in self.models.names(request.caller)]))
+
+    async def get_model(self, name: str, request: Request, _: str | None) -> Response:
+        """GET /v1/models/{name}: any name that a call may use, and who would answer it now.
+
+        Raises `NotFound`, or `Forbidden` for another role.
+        """
+        try:
+            model, version = await self.models.resolve(name, request.caller)
+            await self.router.prepare(model.role, version)
+            choice = self.router.serving(model.role, version, name)
+        except NotFound as error:
+            raise NotFound(str(error), param="model", code="model_not_found") from error
+        engine, served = choice.engine.info.name, choice.served.name.removeprefix(f"{choice.engine.info.name}:")
+        if isinstance(choice.engine, NoEngine) or not request.caller.allows(KeyScope.VIEW):
+            return json_response(AnsweredModel(id=name))
+        price = self.prices.price_of(engine, served)
+        by = served if self.router.serves_policies(choice.engine) else f"{engine}/{served}"
+        prices = TokenPrices(prompt=price.prompt, completion=price.completion) if price else None
+        return json_response(AnsweredModel(id=name, answered_by=by, prices=prices))
 
     async def count_tokens(self, request: Request, _: str | None) -> Response:
         """POST /v1/messages/count_tokens: as the engine counts that would answer, else an estimate.

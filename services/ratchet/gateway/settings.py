@@ -34,7 +34,7 @@ from ratchet.core.service.engine_list import (
 from ratchet.core.service.settings import ApiKey, OptionalHttpAddress, Port, ServiceSettings
 from ratchet.dialects.answers import MODES
 from ratchet.dialects.requests import MODEL_CHARACTERS, is_model_name
-from ratchet.gateway.domain.prices import Price, Prices
+from ratchet.gateway.domain.prices import ANY, Price, Prices
 from ratchet.gateway.domain.routing import LEASE_S
 
 MIB = 1024 * 1024
@@ -82,6 +82,11 @@ class UpstreamSettings(BaseModel):
     """Longest silence within a stream: neither an event nor a comment."""
     connect_timeout_s: float = 2.0
     """Longest wait for one connection."""
+
+    @property
+    def known_models(self) -> frozenset[str]:
+        """Those that it is set to answer with; `*` among them: whatever it is asked for."""
+        return frozenset((*self.models.values(), *(model for model in self.prices if model != ANY)))
 
     def key(self, environment: Mapping[str, str] = os.environ) -> str | None:
         """Its key; None for a server without keys. Raises `ConfigError` when the environment lacks it."""

@@ -10,7 +10,7 @@ import msgspec
 
 from ratchet.bus.testing import eventually
 from ratchet.core.contract import named_id
-from ratchet.core.contract.bundle import Bundle, Instructions
+from ratchet.core.contract.bundle import Bundle, BundleModel, Instructions
 from ratchet.core.contract.state import Route
 from ratchet.core.rules.arms import Assignment
 from ratchet.gateway.call_router import CallRouter
@@ -49,6 +49,18 @@ async def test_an_evaluation_changes_no_model_that_answers_for_a_role(tmp_path: 
         choice = router.assign(Arm(named_id(model), ROLE), None, model, subject_ref=lambda: None, pinned=pinned)
         router.note_answer(ROLE, choice)
     assert router.serving(ROLE, as_sent, f"{ROLE}@0").served.name == "provider:agents-model"
+
+
+async def test_model_of_an_upstream_answers_pinned_and_changes_nothing(tmp_path: Path) -> None:
+    router, arm = routed(routes_of(tmp_path), "first", "second"), Arm(named_id("reflector"), ROLE)
+    large = BundleModel(upstream="second", name="large")
+    choice = router.assign(arm, large, f"{ROLE}@second/large", subject_ref=lambda: None)
+    assert (choice.engine.info.name, choice.served.name) == ("second", "second:large")
+    assert (choice.assignment.arm, choice.bundle) == ("pinned", None)
+    away = EngineFailed(502, "nothing listens", code="engine_unavailable", unreachable=True)
+    assert router.fall_back(arm, choice, away) is None
+    router.note_answer(ROLE, choice)
+    assert router.serving(ROLE, None, ROLE).served.name == f"first:{ROLE}"
 
 
 async def test_a_model_that_never_answered_is_not_tried_for_a_role(tmp_path: Path) -> None:

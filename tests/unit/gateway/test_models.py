@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from pydantic import ValidationError
 
+from ratchet.core.contract.bundle import BundleModel
 from ratchet.core.errors import Forbidden, NotFound
 from ratchet.core.rules.access import ANYONE, Caller
 from ratchet.core.service.asgi import Request
@@ -18,7 +20,7 @@ from ratchet.gateway.kv_bundles import Bundles
 from ratchet.gateway.kv_routes import Routes
 from ratchet.gateway.models import Models
 from ratchet.gateway.other_calls import OtherCalls
-from ratchet.gateway.settings import Settings
+from ratchet.gateway.settings import Settings, UpstreamSettings
 from tests.support.gateway_alone import Server, alone
 
 
@@ -87,10 +89,8 @@ async def test_embeddings_need_the_scope_of_their_models_role_and_count_for_the_
     async with alone(tmp_path) as here:
         spent = list[tuple[str, int, float]]()
         prices = Prices(upstreams={"provider": {"*": Price(prompt=10.0, completion=0.0)}})
-        router = here.completions.calls.router
-        others = OtherCalls(
-            here.completions.calls.reader, here.handlers.models, router, prices, lambda *used: spent.append(used)
-        )
+        calls = here.completions.calls
+        others = OtherCalls(calls.reader, calls.models, calls.router, prices, lambda *used: spent.append(used))
         here.server.may_answer.set()
         for name, role, another in (("openai/embedding-3", "default", "support"), ("support", "support", "default")):
             body = msgspec.json.encode({"model": name, "input": "hi"})
@@ -101,6 +101,61 @@ async def test_embeddings_need_the_scope_of_their_models_role_and_count_for_the_
             key_id, tokens, usd = spent.pop()
             assert (key_id, tokens, usd) == (request.caller.key_id, len(body) // 4, pytest.approx(tokens * 10 / 1e6))
         assert spent == []
+
+
+VIEWER = Caller("key_2", "service", frozenset({"infer:support", "view"}))
+
+
+async def test_model_of_an_upstream_stands_in_for_a_roles_policies(tmp_path: Path) -> None:
+    known = models(tmp_path, {"support": "small"}, upstream_models={"provider": {"small", "org/large"}})
+    resolved, pinned = await known.resolve("support@provider/org/large", VIEWER)
+    assert (resolved.role, pinned) == ("support", BundleModel(upstream="provider", name="org/large"))
+    assert known.role_of("nobody@provider/small") == "default", "agents cannot create roles"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("support@other/small", "there is no upstream 'other' in 'other/small': there are provider"),
+        ("support@provider/large", "provider is not set to answer with 'large': with small"),
+        ("support@provider/", "provider is not set to answer with ''"),
+    ],
+)
+async def test_model_that_no_upstream_is_set_for_is_refused(tmp_path: Path, name: str, message: str) -> None:
+    known = models(tmp_path, {"support": "small"}, upstream_models={"provider": {"small"}})
+    with pytest.raises(NotFound, match=message):
+        await known.resolve(name, VIEWER)
+
+
+async def test_model_of_an_upstream_is_no_agents_to_choose(tmp_path: Path) -> None:
+    known = models(tmp_path, {"support": "small"}, upstream_models={"provider": {"small", "large"}})
+    with pytest.raises(Forbidden, match="`view`"):
+        await known.resolve("support@provider/large", of_role("support"))
+    with pytest.raises(Forbidden, match="`infer:support`"):
+        await known.resolve("support@provider/large", Caller("key_3", "reader", frozenset({"view"})))
+
+
+def test_upstream_answers_with_what_its_models_and_prices_name() -> None:
+    price = {"prompt": 1, "completion": 2}
+    settings = {"name": "one", "base_url": "http://one", "models": {"support": "small"}}
+    upstream = UpstreamSettings.model_validate(settings | {"prices": {"large": price, "*": price}})
+    assert upstream.known_models == {"small", "large"}
+
+
+async def test_who_would_answer_and_at_which_price_is_for_viewers_alone(tmp_path: Path) -> None:
+    async with alone(tmp_path) as here:
+        calls = here.completions.calls
+        prices = Prices(upstreams={"provider": {"model": Price(prompt=2.5, completion=10.0)}})
+        others = OtherCalls(calls.reader, calls.models, calls.router, prices, lambda *_: None)
+        shown: list[dict[str, Any]] = []
+        for caller in (VIEWER, of_role("support")):
+            answer = await others.get_model(
+                "support", Request("GET", "/v1/models/support", {}, b"", caller=caller), None
+            )
+            shown.append(msgspec.json.decode(answer.body))
+    assert [one["id"] for one in shown] == ["support", "support"]
+    named = [(one["answered_by"], one["prices"]) for one in shown]
+    assert named == [("provider/model", {"prompt": 2.5, "completion": 10.0}), (None, None)]
 
 
 @pytest.mark.parametrize("target", ["Help Desk", "support@x", "support@", "gpt-4.1-mini", ""])

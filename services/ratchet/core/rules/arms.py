@@ -29,6 +29,8 @@ class ModelName:
     version: int | None = None
     digest: str | None = None
     """First 8 hex digits of the policy's digest, when the request gave the full name."""
+    upstream: str | None = None
+    """`UPSTREAM/MODEL`, when the request names a model of an upstream in the place of a policy."""
 
 
 @dataclass(frozen=True, slots=True)

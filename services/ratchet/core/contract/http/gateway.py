@@ -6,6 +6,7 @@ from typing import Literal
 
 from ratchet.core.contract.bundle import Bundle
 from ratchet.core.contract.http.answers import Answer
+from ratchet.core.contract.training import TokenPrices
 
 
 class Model(Answer, frozen=True, kw_only=True):
@@ -15,6 +16,15 @@ class Model(Answer, frozen=True, kw_only=True):
     object: Literal["model"] = "model"
     created: int = 0
     owned_by: str = "ratchet"
+
+
+class AnsweredModel(Model, frozen=True, kw_only=True):
+    """A model, and who would answer for it now; for a key without the scope `view` the rest is null."""
+
+    answered_by: str | None = None
+    """`UPSTREAM/MODEL`, or the full name of a policy that an engine holds; null where nothing would answer."""
+    prices: TokenPrices | None = None
+    """Of that model's tokens, as they are set; null where no price is."""
 
 
 class Models(Answer, frozen=True, kw_only=True):
