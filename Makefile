@@ -44,7 +44,7 @@ SITE := -W --keep-going -n -c tools/site -d .cache/doctrees .
 TWO := MAKEFLAGS= $(MAKE) --no-print-directory -j2 --output-sync=target
 
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel vllm test-vllm mlflow $(TRACKERS) test-trackers ray test-ray tasks test-tasks bench-learning walk-guides simulate bench-train bench-gateway prometheus console chromium test-browser console-pictures check lint type imports generated pages site-links format test test-all test-slow nightly test-unit test-contract \
+.PHONY: help setup wheel vllm test-vllm mlflow $(TRACKERS) test-trackers ray test-ray tasks test-tasks bench-learning walk-guides simulate bench-train bench-gateway bench-plane prometheus console chromium test-browser console-pictures check lint type imports generated pages site-links format test test-all test-slow nightly test-unit test-contract \
 	test-integration $(FAST) test-clients demo demo-base learning up down env constraints docs shape
 
 help: ## this list
@@ -209,6 +209,9 @@ bench-train: $(STAMP) ## a train step beside TRL's, padded and by length: minute
 
 bench-gateway: $(STAMP) $(GATEWAYS)/.ratchet-ready ## what the gateway adds to a call, beside LiteLLM and TensorZero: minutes (ARGS=--help)
 	@$(BIN)/python -m tests.bench.bench_gateway $(ARGS)
+
+bench-plane: $(STAMP) ## what the event plane takes from publish to stored reward, beside an older commit: minutes (ARGS=--help)
+	@$(BIN)/python -m tests.bench.bench_plane $(ARGS)
 
 $(GATEWAYS)/.ratchet-ready: tests/bench/gateways.txt | $(STAMP)
 	@echo "bench-gateway: making $(GATEWAYS), about 700 MB"
