@@ -1,7 +1,7 @@
 """What the event plane takes from `publish` to a stored reward: this tree's, other commits', and the bare parts' pace.
 
 Run: `python -m tests.bench.bench_plane --help` (`make bench-plane`); about five minutes. The embedded stacks of all
-versions run at the same time and are measured in turn, round by round, so that the machine's other load meets all alike.
+versions run at the same time and are measured in turn, round by round: the machine's other load meets all alike.
 Read the ratios first: publisher, broker, ClickHouse and services share this machine's cores.
 
     published, stored, rewarded  trajectories a second until the last one is acknowledged, is in ClickHouse, and has its
@@ -33,6 +33,7 @@ import nats
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
+from ratchet.bus.testing import eventually
 from tests.bench.plane_stacks import HERE, Stack, running_stack
 
 PUBLISHER = Path(__file__).with_name("plane_publisher.py")
@@ -77,10 +78,12 @@ def publisher(stack: Stack, case: Case, per_second: float | None = None) -> subp
 
 
 async def until(stack: Stack, table: str, rows: int) -> float:
-    """When the table has that many rows. Raises `TimeoutError`."""
-    async with asyncio.timeout(WAIT_S):
-        while await asyncio.to_thread(stack.count, table) < rows:
-            await asyncio.sleep(0.1)
+    """When the table has that many rows."""
+
+    async def there() -> bool:
+        return await asyncio.to_thread(stack.count, table) >= rows
+
+    await eventually(there, WAIT_S)
     return time.perf_counter()
 
 
@@ -115,9 +118,11 @@ async def latency(stack: Stack, case: Case, per_second: float, measured: Measure
         await client.subscribe(subject, cb=on_reward)
     out, _ = await asyncio.to_thread(publisher(stack, case, per_second).communicate)
     sent = json.loads(out)["sent"]
-    async with asyncio.timeout(WAIT_S):
-        while not sent.keys() <= seen.keys():
-            await asyncio.sleep(0.1)
+
+    async def delivered() -> bool:
+        return sent.keys() <= seen.keys()
+
+    await eventually(delivered, WAIT_S)
     await client.close()
     measured.waited_ms.extend(1000 * (seen[name] - at) for name, at in sent.items())
 
@@ -177,7 +182,8 @@ def heading(case: Case) -> str:
     """The line above a table."""
     paces = "".join(f"{name:>10}" for name in ("published", "stored", "rewarded"))
     parts = "".join(f"{name:>8}" for name in ("client", "broker", "collect", "reward", "store", "all", "p50", "p99"))
-    return f"\n{case}: a second, then ms of processor time a trajectory, then ms to the reward, then MB\n{'':12}{paces}{parts}"
+    units = "a second, then ms of processor time a trajectory, then ms to the reward, then MB"
+    return f"\n{case}: {units}\n{'':12}{paces}{parts}"
 
 
 async def measure(stacks: list[Stack], case: Case, rounds: int, per_second: float) -> None:

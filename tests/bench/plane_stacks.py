@@ -91,7 +91,8 @@ def _environment(commit: str) -> Path:
     python = tree / ".venv/bin/python"
     if not python.exists():
         archive = subprocess.run(["git", "archive", commit], check=True, capture_output=True).stdout
-        tarfile.open(fileobj=io.BytesIO(archive)).extractall(tree, filter="data")
+        with tarfile.open(fileobj=io.BytesIO(archive)) as packed:
+            packed.extractall(tree, filter="data")
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tree / ".venv")], check=True)
         (below,) = (Path(place) for place in sys.path if place.endswith("site-packages"))
         (packages,) = (tree / ".venv/lib").glob("python*/site-packages")
