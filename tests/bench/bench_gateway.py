@@ -187,7 +187,7 @@ Results = dict[tuple[Case, str], Measured]
 
 
 async def compare(options: argparse.Namespace) -> None:
-    async with all_ways(options.beside, set(options.without)) as (upstream, ways):
+    async with all_ways(options.beside, set(options.without), as_sent=options.as_sent) as (upstream, ways):
         results: Results = {(case, way.name): Measured() for case in CASES for way in ways}
         for way in ways:
             for case in CASES:
@@ -282,6 +282,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument(
         "--beside", metavar="SERVICES", help="also the gateway of another checkout, by its services folder"
     )
+    parser.add_argument("--as-sent", action="store_true", help="the role has no policy: an upstream answers")
     parser.add_argument("--calls", type=int, help="instead: memory of Ratchet's gateway over so many calls")
     options = parser.parse_args()
     if not OTHERS.exists() and options.calls is None and not {LITELLM, TENSORZERO} <= set(options.without):

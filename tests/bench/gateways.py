@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,17 +91,28 @@ def _spent_s(processes: Iterable[psutil.Process]) -> float:
 
 
 @asynccontextmanager
-async def all_ways(beside: str | None, leave_out: set[str]) -> AsyncIterator[tuple[str, list[Way]]]:
-    """The upstream's own address and the ways to it. `beside`: the `services` folder of another checkout."""
+async def all_ways(
+    beside: str | None, leave_out: set[str], *, as_sent: bool = False
+) -> AsyncIterator[tuple[str, list[Way]]]:
+    """The upstream's own address and the ways to it.
+
+    `beside`: the `services` folder of another checkout. `as_sent`: the role has no policy, so that the mock answers as
+    an upstream.
+    """
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         upstream = stack.enter_context(mock_upstream(folder))
         mock = f"{upstream.url}/v1"
         ways = [Way(MOCK, mock, POLICY.name, upstream.pid)]
+        env = {"RATCHET_ENGINE_URL": upstream.url}
+        if as_sent:
+            served = {"name": "mock", "base_url": mock, "models": {ROLE: POLICY.name}}
+            env["RATCHET_GATEWAY_UPSTREAMS"] = json.dumps([served])
         if RATCHET not in leave_out:
-            ways.append(await stack.enter_async_context(_ratchet(RATCHET, upstream.url, folder / "here", None)))
+            ways.append(await stack.enter_async_context(_ratchet(RATCHET, folder / "here", env)))
         if beside is not None:
-            ways.append(await stack.enter_async_context(_ratchet(BESIDE, upstream.url, folder / "beside", beside)))
+            env = {**env, "PYTHONPATH": beside}
+            ways.append(await stack.enter_async_context(_ratchet(BESIDE, folder / "beside", env)))
         ways += [
             stack.enter_context(start(mock, folder))
             for name, start in ((LITELLM, _litellm), (TENSORZERO, _tensorzero))
@@ -119,21 +131,20 @@ def mock_upstream(folder: Path) -> Iterator[RunningServer]:
 
 
 @asynccontextmanager
-async def _ratchet(name: str, upstream: str, folder: Path, services: str | None) -> AsyncIterator[Way]:
-    """The gateway on a broker of its own, capture and publishing on."""
+async def _ratchet(name: str, folder: Path, asked: Mapping[str, str]) -> AsyncIterator[Way]:
+    """The gateway on a broker of its own, capture and publishing on. `asked`: who answers, in environment variables."""
     port, health_port = free_ports(2)
     with running_nats(folder) as nats:
         async with connected(SharedSettings(nats_url=nats.url)) as bus:
-            await Bucket(bus, "policies", Route).put(ROLE, Route(role=ROLE, stable=POLICY, next_version=2))
+            if "RATCHET_GATEWAY_UPSTREAMS" not in asked:
+                await Bucket(bus, "policies", Route).put(ROLE, Route(role=ROLE, stable=POLICY, next_version=2))
             env = {
                 "RATCHET_NATS_URL": nats.url,
                 "RATCHET_DATA_DIR": str(folder / "data"),
                 "RATCHET_HEALTH_PORT": str(health_port),
                 "RATCHET_GATEWAY_PORT": str(port),
-                "RATCHET_ENGINE_URL": upstream,
+                **asked,
             }
-            if services is not None:
-                env["PYTHONPATH"] = services
             url = f"http://127.0.0.1:{port}"
             ready = f"http://127.0.0.1:{health_port}/readyz"
             program = Program("gateway", (sys.executable, "-m", "ratchet.gateway"), ready, url, port, env=env)

@@ -354,6 +354,7 @@ async def test_costs_of_a_policys_trajectories_sum_their_calls(shared_settings: 
         return turn(name, index, **(plain | changes))
 
     other = msgspec.structs.replace(stable, version=2)
+    as_sent = msgspec.structs.replace(stable, version=0, digest="")
     facts: list[Message] = [
         called("retried", 0, 0, 0.25),
         called("retried", 1, 1, None, error="engine away", response=None),
@@ -364,6 +365,7 @@ async def test_costs_of_a_policys_trajectories_sum_their_calls(shared_settings: 
         called("free", 20, 0, 0.0),
         called("young", 12 * 60 - 5, 0, 1.0),
         called("of another policy", 30, 0, 1.0, policy=other),
+        called("before any policy", 30, 0, 2.0, policy=as_sent),
         called("of an evaluation", 30, 0, 1.0, policy=msgspec.structs.replace(stable, arm="pinned")),
     ]
     async with prepared_warehouse(shared_settings) as warehouse, coordinating(shared_settings, bus) as workshop:
@@ -375,11 +377,12 @@ async def test_costs_of_a_policys_trajectories_sum_their_calls(shared_settings: 
                 return rows[0]["n"] == len(facts)
 
             await eventually(all_there)
-        await put(bus, registered(1, stage="stable"), stable=1)
+        await put(bus, registered(0, stage="archived"), registered(1, stage="stable"), stable=1)
         path = f"/v1/models/{ROLE}/1/costs"
         costs = (await workshop.api.get(path)).json()
         assert costs.get("costs_usd") == [0.0, None, 0.75], costs
         assert (await workshop.api.get(path, params={"limit": 1})).json()["costs_usd"] == [0.0]
+        assert (await workshop.api.get(f"/v1/models/{ROLE}/0/costs")).json()["costs_usd"] == [2.0]
 
 
 async def test_outcome_times_are_measured_from_the_start_to_the_first_known_outcome(

@@ -19,6 +19,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 
 from ratchet.bus.connection import Bus
@@ -122,6 +123,20 @@ async def build(settings: Settings, unload_after_s: float = unloading.AFTER_S) -
         await bus.close()
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Ground:
+    """What every part of the deployer stands on."""
+
+    settings: Settings
+    bus: Bus
+    clock: BrokerClock
+    leadership: Leadership
+    policies: KvPolicies
+    bundles: KvBundles
+    objects: Objects
+    announcer: Announcer
+
+
 def assembled(  # noqa: PLR0913 - the connections, and one wait
     settings: Settings,
     bus: Bus,
@@ -134,65 +149,88 @@ def assembled(  # noqa: PLR0913 - the connections, and one wait
 ) -> App:
     """The deployer on connections that are open."""
     leadership = Leadership(Bucket(bus, ROLLOUTS, Leader), settings.url)
-    policies = KvPolicies(Bucket(bus, POLICIES, Route), Bucket(bus, POLICIES, PolicyVersion), leadership)
-    rollouts, announcer = Bucket(bus, ROLLOUTS, Rollout), Announcer(settings.gateway_url, settings.platform_of)
-    rules, stored = settings.rules(), _bundles(settings, bus)
+    ground = _Ground(
+        settings=settings,
+        bus=bus,
+        clock=clock,
+        leadership=leadership,
+        policies=KvPolicies(Bucket(bus, POLICIES, Route), Bucket(bus, POLICIES, PolicyVersion), leadership),
+        bundles=_bundles(settings, bus),
+        objects=Objects(settings.shared),
+        announcer=Announcer(settings.gateway_url, settings.platform_of),
+    )
+    controllers = _controllers(ground, history, engines, gates)
+    bundles = _registry(ground, controllers)
+    held_out = HeldOutFiles(settings.task_files, ground.objects, Bucket(bus, HELD_OUT, HeldOutTasks))
+    unloader = Unloader(engines, ground.policies, unload_after_s)
+    return _app(ground, controllers, bundles, held_out, unloader)
+
+
+def _controllers(ground: _Ground, history: HttpCoordinator, engines: Engines, gates: Mapping[str, Gate]) -> Controllers:
+    """A controller for each role."""
+    bus, settings, rules = ground.bus, ground.settings, ground.settings.rules()
+    rollouts = Bucket(bus, ROLLOUTS, Rollout)
     context = partial(
         RoleContext,
-        policies=policies,
+        policies=ground.policies,
         rollouts=rollouts,
         chunks=Bucket(bus, ROLLOUT_CHUNKS, Chunk),
         publish=bus.publish_all,
-        lead=leadership,
-        announcer=announcer,
+        lead=ground.leadership,
+        announcer=ground.announcer,
         source=NatsEventSource(bus),
         outcome_times=history.outcome_times,
         trajectory_costs=history.trajectory_costs,
         decisions_of=partial(decisions_of, bus),
         gates=gates,
         answering=partial(_answering, engines),
-        weights_of=stored.weights_of,
+        weights_of=ground.bundles.weights_of,
         strategy=settings.strategy,
-        now=clock,
+        now=ground.clock,
     )
 
     def new_controller(role: str) -> RolloutController:
         return RolloutController(context(role=role, rules=rules.for_role(role)))
 
-    controllers = Controllers(new_controller, policies, rollouts, leadership)
-    jobs, objects = Bucket(bus, JOBS, Job), Objects(settings.shared)
-    bundles = BundleRegistry(
-        policies=policies,
-        bundles=stored,
-        lead=leadership,
-        publish=bus.publish_all,
-        announcer=announcer,
+    return Controllers(new_controller, ground.policies, rollouts, ground.leadership)
+
+
+def _registry(ground: _Ground, controllers: Controllers) -> BundleRegistry:
+    return BundleRegistry(
+        policies=ground.policies,
+        bundles=ground.bundles,
+        lead=ground.leadership,
+        publish=ground.bus.publish_all,
+        announcer=ground.announcer,
         on_registered=controllers.on_registered,
-        now=clock,
-    )
-    unloader = Unloader(engines, policies, unload_after_s)
-    handlers = Handlers(
-        policies=policies,
-        jobs=jobs,
-        objects=objects,
-        engine_kind_of=settings.engine_kind_of,
-        on_registered=controllers.on_registered,
-        announcer=announcer,
-        bundles=bundles,
-        now=clock,
+        now=ground.clock,
     )
 
-    held_out = HeldOutFiles(settings.task_files, objects, Bucket(bus, HELD_OUT, HeldOutTasks))
+
+def _app(
+    ground: _Ground, controllers: Controllers, bundles: BundleRegistry, held_out: HeldOutFiles, unloader: Unloader
+) -> App:
+    settings, bus, leadership = ground.settings, ground.bus, ground.leadership
+    handlers = Handlers(
+        policies=ground.policies,
+        jobs=Bucket(bus, JOBS, Job),
+        objects=ground.objects,
+        engine_kind_of=settings.engine_kind_of,
+        on_registered=controllers.on_registered,
+        announcer=ground.announcer,
+        bundles=bundles,
+        now=ground.clock,
+    )
 
     async def connected() -> Bus:
         return bus
 
     keys = known_keys(settings.shared, NAME, connected)
-    api = Api(controllers, policies, bundles, partial(decisions_of, bus), rules)
+    api = Api(controllers, ground.policies, bundles, partial(decisions_of, bus), settings.rules())
     return App(
         name=NAME,
         components=[
-            Periodic(SYNCHRONIZE_S, clock.synchronize, "broker clock"),
+            Periodic(SYNCHRONIZE_S, ground.clock.synchronize, "broker clock"),
             Periodic(HELD_OUT_S, held_out.publish, "held-out tasks"),
             leadership,
             WhileLeading(leadership, lambda: controllers),

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ratchet.core.contract import Start
 from ratchet.core.contract.bundle import BundleModel
-from ratchet.core.contract.state import PolicyVersion, ServedPolicy
+from ratchet.core.contract.state import PolicyVersion, Route, ServedPolicy
 from ratchet.core.rules.arms import PINNED, Assignment, served
 from ratchet.core.rules.bundles import NO_UPSTREAM
 from ratchet.dialects.bundles import Applier
@@ -92,18 +92,16 @@ class CallRouter:
         asked = self._requested_model(arm.role, asked)
         if is_evaluation:
             choice = self.serving(arm.role, version, asked)
-            return choice._replace(assignment=pin(choice.assignment.policy, arm))
-        route, is_first = self._routes.get_route(arm.role), arm.assignment is None
-        if route is not None:
-            lapsed = self._routes.has_lapsed(arm.role) or self._is_blind()
-            metrics.LAPSED.labels(arm.role).set(lapsed)
-            assignment = assign(route, arm, lapsed=lapsed)
-            if assignment is not None:
-                if is_first:
-                    start = start_of(route, arm, assignment, lapsed=lapsed, at=self._now(), subject_ref=subject_ref())
-                    self._announce(start)
-                return self._choice(arm.role, assignment, asked)
-        return self._upstream(arm.role, asked)
+            policy = choice.assignment.policy
+            return choice._replace(assignment=pin(policy, arm, as_sent=version is None and not policy.digest))
+        route, is_first = self._routes.get_route(arm.role) or Route(role=arm.role), arm.assignment is None
+        by_upstream = self._upstream(arm.role, asked) if route.stable is None else None
+        lapsed = self._routes.has_lapsed(arm.role) or self._is_blind()
+        metrics.LAPSED.labels(arm.role).set(lapsed)
+        assignment = assign(route, arm, lapsed=lapsed)
+        if is_first:
+            self._announce(start_of(route, arm, assignment, lapsed=lapsed, at=self._now(), subject_ref=subject_ref()))
+        return by_upstream or self._choice(arm.role, assignment, asked)
 
     def serving(self, role: str, version: Pinned | None, asked: str) -> Choice:
         """Who answers for a role outside every trajectory: the named version or model, else stable, else an upstream.

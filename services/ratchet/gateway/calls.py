@@ -19,7 +19,7 @@ import uuid_utils
 
 from ratchet.core.contract.turn import Trace
 from ratchet.core.errors import BadRequest, NotFound
-from ratchet.core.rules.access import KeyScope
+from ratchet.core.rules.access import Caller, KeyScope
 from ratchet.core.rules.arms import PINNED
 from ratchet.core.rules.chat.links import Digested
 from ratchet.core.rules.texts import NAME_CHARACTERS
@@ -34,6 +34,7 @@ from ratchet.gateway.domain.identity import (
     NAMING_MEMBERS,
     Asked,
     Identity,
+    Names,
     Recognised,
     names_of,
     subject_ref,
@@ -119,6 +120,38 @@ def _read_with_digests(dialect: ApiDialect, body: bytes) -> Read:
     return Read(msgspec.structs.replace(call, messages=Digested(call.messages)), naming)
 
 
+class Labels(NamedTuple):
+    """What the headers of a call say of its turn."""
+
+    session: str | None
+    agent: str | None
+    pinned: bool
+    """The call is an evaluation."""
+
+
+class AskedModel(NamedTuple):
+    """The model of a call."""
+
+    name: str
+    """As the call names it."""
+    named_by: str
+    """The member that names it."""
+    for_upstreams: str
+    """The name for upstreams that have the asked model answer."""
+    exact: bool = False
+    """It must be a role or a version of one."""
+    pinned: bool = False
+    """The call is an evaluation of what serves now."""
+
+
+class Drawn(NamedTuple):
+    """Whose call it is, and who answers it."""
+
+    recognised: Recognised
+    arm: Arm
+    choice: Choice
+
+
 @dataclass(slots=True)
 class Call:
     """One call on its way; choice and header change when a fallback takes over."""
@@ -180,42 +213,61 @@ class CallOpener:
     async def open(self, dialect: ApiDialect, request: Request, trajectory: str | None) -> Call:
         """Read the request and choose who answers. A call that no engine can answer leaves no trace here.
 
-        Raises `BadRequest`, `NotFound`, `Forbidden` for what the caller's key does not allow, or `Unavailable` when the
-        gateway cannot look up a named version.
+        Raises `BadRequest`, and what `draw` does.
         """
-        session, agent, pinned = _label(request, SESSION), _label(request, AGENT), _is_pinned(request)
-        names = names_of(request.header, trajectory)
-        named = bool(names.header or names.path or names.run)
-        (asked, naming), sent = await self.reader.read(dialect, request.body, named=named), request.body
-        caller, exact = request.caller, asked.named_by == ADAPTER_ID
-        owner = caller.key_id or ""
-        if dialect is RESPONSES:
-            continued = await self.continuing.opened(asked, owner)
-            if continued.fields is not asked.fields:
-                sent = msgspec.json.encode(continued.fields)
-            asked = continued
-        at = self.now()
-        try:
-            model, version = await self.models.resolve(asked.model, caller, exact=exact)
-            asking = Asked(scope_of(request), names, naming, request.body, lambda: asked.messages, owner)
-            recognised = await self.peer_sync.recognise(asking)
-            arm = self.arms.open(recognised.trajectory_id, model.role)
-            if caller.key_id is not None and caller.allows(KeyScope.FEEDBACK, model.role):
-                arm.called_by(caller.key_id)
-            subject = partial(_subject_ref, asking, asked, session, self.subject_key)
-            await self.router.prepare(model.role, version)
-            choice = self._assign(recognised, arm, version, asked.asked_model, subject, pinned=pinned)
-        except NotFound as error:
-            raise NotFound(str(error), param=asked.named_by, code="model_not_found") from error
-        asked = msgspec.structs.replace(
+        labels = Labels(_label(request, SESSION), _label(request, AGENT), pinned=_is_pinned(request))
+        names, owner = names_of(request.header, trajectory), request.caller.key_id or ""
+        (asked, naming), sent = await self._read(dialect, request, names, owner)
+        asking = Asked(scope_of(request), names, naming, request.body, lambda: asked.messages, owner)
+        exact, at = asked.named_by == ADAPTER_ID, self.now()
+        model = AskedModel(asked.model, asked.named_by, asked.asked_model, exact=exact, pinned=labels.pinned)
+        subject = partial(_subject_ref, asking, asked, labels.session, self.subject_key)
+        drawn = await self.draw(model, asking, request.caller, subject)
+        if owner and request.caller.allows(KeyScope.FEEDBACK, drawn.arm.role):
+            drawn.arm.called_by(owner)
+        call = msgspec.structs.replace(
             asked,
             headers=passed_headers(request),
             query=request.query,
             answer_id=RESPONSE_PREFIX + secrets.token_hex(20),
             at=int(at.timestamp()),
-            trajectory_id=recognised.trajectory_id,
+            trajectory_id=drawn.arm.trajectory_id,
         )
-        header = TurnHeader(
+        header = self._header(request, labels, drawn, at, self._user_ref(asked))
+        composed_by, began = request.header(BUNDLE), time.perf_counter()
+        return Call(dialect, call, sent, drawn.arm, drawn.recognised, drawn.choice, header, began, owner, composed_by)
+
+    async def draw(
+        self, model: AskedModel, asking: Asked, caller: Caller, subject_ref: Callable[[], str | None]
+    ) -> Drawn:
+        """Recognise the trajectory and choose who answers its call. `subject_ref`: the hash of whose trajectory it is.
+
+        Raises `NotFound`, `Forbidden` for what the caller's key does not allow, or `Unavailable` when the gateway
+        cannot look up a named version.
+        """
+        try:
+            named, version = await self.models.resolve(model.name, caller, exact=model.exact)
+            recognised = await self.peer_sync.recognise(asking)
+            arm = self.arms.open(recognised.trajectory_id, named.role)
+            await self.router.prepare(named.role, version)
+            choice = self._assign(recognised, arm, version, model, subject_ref)
+        except NotFound as error:
+            raise NotFound(str(error), param=model.named_by, code="model_not_found") from error
+        return Drawn(recognised, arm, choice)
+
+    async def _read(self, dialect: ApiDialect, request: Request, names: Names, owner: str) -> tuple[Read, bytes]:
+        """The request, and its body; both with what it continues, where that is a response that is kept here."""
+        named = bool(names.header or names.path or names.run)
+        read = await self.reader.read(dialect, request.body, named=named)
+        if dialect is not RESPONSES:
+            return read, request.body
+        continued = await self.continuing.opened(read.call, owner)
+        sent = request.body if continued.fields is read.call.fields else msgspec.json.encode(continued.fields)
+        return Read(continued, read.naming), sent
+
+    def _header(self, request: Request, labels: Labels, drawn: Drawn, at: datetime, user_ref: str | None) -> TurnHeader:
+        recognised, arm, choice = drawn
+        return TurnHeader(
             turn_id=new_id(),
             trajectory_id=recognised.trajectory_id,
             role=arm.role,
@@ -223,17 +275,15 @@ class CallOpener:
             policy=claim_of(arm.role, choice.assignment, mixed=arm.mixed),
             engine=choice.engine.info,
             turns=arm.turns,
-            session_id=session,
-            agent_id=agent,
-            user_ref=self._user_ref(asked),
+            session_id=labels.session,
+            agent_id=labels.agent,
+            user_ref=user_ref,
             trajectory_by=recognised.by,
             trajectory_name=recognised.name,
             parent_hint=recognised.parent_turn_id,
             key_id=request.caller.key_id,
             trace=_trace_of(request),
         )
-        composed_by = request.header(BUNDLE)
-        return Call(dialect, asked, sent, arm, recognised, choice, header, time.perf_counter(), owner, composed_by)
 
     def _user_ref(self, asked: CallRequest) -> str | None:
         user = end_user_of(asked) if self.user_key is not None else None
@@ -246,14 +296,12 @@ class CallOpener:
         recognised: Recognised,
         arm: Arm,
         version: Pinned | None,
-        model: str,
+        model: AskedModel,
         subject_ref: Callable[[], str | None],
-        *,
-        pinned: bool,
     ) -> Choice:
         """Who answers. Raises `NotFound`; then the call is over, and its retry may come."""
         try:
-            return self.router.assign(arm, version, model, subject_ref=subject_ref, pinned=pinned)
+            return self.router.assign(arm, version, model.for_upstreams, subject_ref=subject_ref, pinned=model.pinned)
         except NotFound:
             self.identity.failed(recognised)
             raise

@@ -9,9 +9,8 @@ from urllib.parse import parse_qsl
 from ratchet.core.contract.bundle import NO_BUNDLE
 from ratchet.core.contract.http.gateway import FetchedBundle
 from ratchet.core.contract.roles import DEFAULT_ROLE
-from ratchet.core.errors import NotFound
 from ratchet.core.service.asgi import Request, Response, json_response
-from ratchet.gateway.calls import CallOpener, new_id, scope_of
+from ratchet.gateway.calls import AskedModel, CallOpener, new_id, scope_of
 from ratchet.gateway.domain.identity import Asked, names_of, subject_ref
 from ratchet.gateway.domain.peer_updates import PeerUpdates
 from ratchet.gateway.domain.routing import claim_of
@@ -36,15 +35,9 @@ class BundleFetcher:
         if not (names.header or names.path or names.run):
             names = names_of(request.header, new_id())
         asking = Asked(scope_of(request), names, {}, b"", list, owner)
-        try:
-            model, version = await calls.models.resolve(role, request.caller, exact=True)
-            recognised = await calls.peer_sync.recognise(asking)
-            arm = calls.arms.open(recognised.trajectory_id, model.role)
-            await calls.router.prepare(model.role, version)
-            subject = partial(subject_ref, asking, given.get("user"), given.get("session"), calls.subject_key)
-            choice = calls.router.assign(arm, version, role, subject_ref=subject)
-        except NotFound as error:
-            raise NotFound(str(error), param="role", code="model_not_found") from error
+        subject = partial(subject_ref, asking, given.get("user"), given.get("session"), calls.subject_key)
+        model = AskedModel(role, "role", role, exact=True)
+        _, arm, choice = await calls.draw(model, asking, request.caller, subject)
         arm.fetched = True
         self.updates.changed(arm)
         policy, claim = choice.assignment.policy, claim_of(arm.role, choice.assignment, mixed=arm.mixed)

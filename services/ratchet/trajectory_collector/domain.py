@@ -226,7 +226,7 @@ def _made(end: TrajectoryEnd, own: Sequence[Turn], instructions: str, entries: S
     calls = sorted(own, key=lambda turn: (turn.timestamp, turn.index, turn.attempt, turn.turn_id))
     first, last = calls[0], calls[-1]
     task = end.task_context or TaskContext(task_id=end.trajectory_id, instructions=instructions)
-    policies = {(turn.policy.digest, turn.policy.arm) for turn in calls}
+    policies = {(turn.policy.version, turn.policy.arm) for turn in calls}
     tokens = [turn.usage.prompt + turn.usage.completion for turn in calls if turn.usage]
     costs = [turn.cost_usd for turn in calls if turn.cost_usd is not None]
     heat = first.sampling.temperature if first.sampling else None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from ratchet.bus.testing import eventually
-from ratchet.core.contract import named_id
+from ratchet.core.contract import Start, named_id
 from ratchet.core.contract.bundle import Bundle, BundleModel, Instructions
 from ratchet.core.contract.state import Route
 from ratchet.core.rules.arms import Assignment
@@ -30,14 +31,14 @@ def routes_of(folder: Path) -> Routes:
     return Routes(never, folder, lease_s=20.0, monotonic=lambda: 0.0, bundles=Bundles(lambda: None, folder))
 
 
-def routed(routes: Routes, *names: str) -> CallRouter:
+def routed(routes: Routes, *names: str, announce: Callable[[Start], None] = lambda start: None) -> CallRouter:
     """Upstreams that answer for all roles, one unless they are named."""
     upstreams = [OpenAiEngine(Server(), name, {"*": "*"}) for name in names or ("provider",)]
     return CallRouter(
         routes,
         lambda role: upstreams[0],
         upstreams,
-        announce=lambda start: None,
+        announce=announce,
         is_blind=lambda: False,
         now=lambda: AT,
     )
@@ -61,6 +62,17 @@ async def test_model_of_an_upstream_answers_pinned_and_changes_nothing(tmp_path:
     assert router.fall_back(arm, choice, away) is None
     router.note_answer(ROLE, choice)
     assert router.serving(ROLE, None, ROLE).served.name == f"first:{ROLE}"
+
+
+async def test_a_role_without_a_policy_starts_its_trajectories_once(tmp_path: Path) -> None:
+    starts: list[Start] = []
+    router, arm = routed(routes_of(tmp_path), announce=starts.append), Arm(named_id("one"), ROLE)
+    for _ in range(2):
+        choice = router.assign(arm, None, "agents-model", subject_ref=lambda: "0123456789abcdef")
+        assert choice.assignment.policy.name == "provider:agents-model"
+    (start,) = starts
+    assert (start.policy.version, start.policy.arm, start.rollout_id) == (0, "stable", None)
+    assert start.subject_ref == "0123456789abcdef"
 
 
 async def test_a_model_that_never_answered_is_not_tried_for_a_role(tmp_path: Path) -> None:

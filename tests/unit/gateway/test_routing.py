@@ -7,7 +7,7 @@ import pytest
 
 from ratchet.core.contract import named_id
 from ratchet.core.contract.state import CanaryRoute, Route, ServedPolicy, WeightStep
-from ratchet.core.rules.arms import Assignment
+from ratchet.core.rules.arms import Assignment, version_0
 from ratchet.gateway.domain.routing import (
     ARM_BYTES,
     Arm,
@@ -43,64 +43,73 @@ def trajectory(number: int) -> Arm:
     return Arm(named_id("trajectory", number), "support")
 
 
-def assigned(to: Route, talk: Arm, *, lapsed: bool = False) -> Assignment:
-    assignment = assign(to, talk, lapsed=lapsed)
-    assert assignment is not None
-    return assignment
-
-
 @pytest.mark.parametrize("weight", [0.1, 0.25, 0.5, 1.0])
 def test_the_share_of_canary_trajectories_matches_the_weight(weight: float) -> None:
-    arms = [assigned(route(weight), trajectory(n)).arm for n in range(4000)]
+    arms = [assign(route(weight), trajectory(n)).arm for n in range(4000)]
     assert arms.count("canary") / 4000 == pytest.approx(weight, abs=0.025)
 
 
 def test_a_trajectory_keeps_its_policy_while_the_weight_moves_and_when_the_canary_is_promoted() -> None:
     for number in range(50):
         talk = trajectory(number)
-        first = assigned(route(0.3), talk)
-        assert assigned(route(1.0), talk) == first
+        first = assign(route(0.3), talk)
+        assert assign(route(1.0), talk) == first
         promoted = Route(role="support", stable=NEW, previous=OLD)
-        assert assigned(promoted, talk) == first
+        assert assign(promoted, talk) == first
         assert talk.mixed is False
 
 
 def test_a_rollback_moves_a_canary_trajectory_to_stable_and_marks_it_mixed() -> None:
     talk = trajectory(1)
-    assert assigned(route(1.0), talk).policy == NEW
-    moved = assigned(route(None), talk)
+    assert assign(route(1.0), talk).policy == NEW
+    moved = assign(route(None), talk)
     assert (moved.policy, moved.arm, moved.weight) == (OLD, "stable", 1.0)
     assert claim_of("support", moved, mixed=talk.mixed).arm == "mixed"
 
 
 def test_a_lapsed_lease_moves_canary_trajectories_to_stable_for_good_and_leaves_the_others_alone() -> None:
     canary, stable = trajectory(1), trajectory(2)
-    assert assigned(route(1.0), canary).policy == NEW
-    assert assigned(route(1.0), canary, lapsed=True).policy == OLD
-    assert assigned(route(1.0), canary).policy == OLD
+    assert assign(route(1.0), canary).policy == NEW
+    assert assign(route(1.0), canary, lapsed=True).policy == OLD
+    assert assign(route(1.0), canary).policy == OLD
     assert canary.mixed is True
-    assert assigned(route(0.0), stable).policy == OLD
-    assert assigned(route(0.0), stable, lapsed=True).policy == OLD
+    assert assign(route(0.0), stable).policy == OLD
+    assert assign(route(0.0), stable, lapsed=True).policy == OLD
     assert stable.mixed is False
 
 
 def test_a_trajectory_that_begins_while_the_lease_has_lapsed_meets_no_canary() -> None:
     talk = trajectory(1)
-    first = assigned(route(1.0), talk, lapsed=True)
+    first = assign(route(1.0), talk, lapsed=True)
     assert (first.policy, first.arm, first.weight) == (OLD, "stable", 0.0)
-    assert assigned(route(1.0), talk) == first
+    assert assign(route(1.0), talk) == first
     assert talk.mixed is False
 
 
-def test_a_role_without_a_stable_policy_serves_nothing() -> None:
-    assert assign(Route(role="support"), trajectory(1), lapsed=False) is None
+def test_a_trajectory_that_began_before_its_role_had_a_policy_keeps_version_0() -> None:
+    begun, zero = trajectory(1), version_0("support")
+    assert assign(Route(role="support"), begun) == Assignment("stable", 0.0, zero)
+    for later in (route(1.0, stable=zero), Route(role="support", stable=NEW, previous=zero)):
+        assert assign(later, begun).policy == zero
+    assert begun.mixed is False
+    assert assign(ROUTE, begun).policy == OLD
+    assert begun.mixed is True
+
+
+def test_a_pinned_call_in_a_role_without_a_policy_mixes_no_trajectory() -> None:
+    begun = trajectory(1)
+    assign(Route(role="support"), begun)
+    pin(OTHER, begun, as_sent=True)
+    assert begun.mixed is False
+    pin(OTHER, begun)
+    assert begun.mixed is True
 
 
 def test_a_pinned_version_is_served_and_mixes_a_trajectory_that_met_another_one() -> None:
     fresh = trajectory(1)
     assert claim_of("support", pin(NEW, fresh), mixed=fresh.mixed).arm == "pinned"
     routed = trajectory(2)
-    assigned(route(None), routed)
+    assign(route(None), routed)
     pin(NEW, routed)
     assert routed.mixed is True
 
@@ -187,21 +196,21 @@ def test_a_start_names_the_canary_that_the_route_offered_when_the_arm_was_drawn(
     canary = msgspec.structs.replace(offered.canary, centres=centres, latency_scale_ms=900.0)
     offered = msgspec.structs.replace(offered, canary=canary)
     arm = trajectory(1)
-    start = start_of(offered, arm, assigned(offered, arm), lapsed=False, at=AT, subject_ref="0" * 16)
+    start = start_of(offered, arm, assign(offered, arm), lapsed=False, at=AT, subject_ref="0" * 16)
     assert (start.rollout_id, start.centres, start.latency_scale_ms) == (canary.rollout_id, centres, 900.0)
     assert (start.policy.weight, start.role, start.trajectory_id) == (0.3, "support", arm.trajectory_id)
     assert start.subject_ref == "0" * 16
     late = trajectory(2)
-    unoffered = start_of(offered, late, assigned(offered, late, lapsed=True), lapsed=True, at=AT, subject_ref=None)
+    unoffered = start_of(offered, late, assign(offered, late, lapsed=True), lapsed=True, at=AT, subject_ref=None)
     assert (unoffered.rollout_id, unoffered.centres, unoffered.policy.weight) == (None, None, 0.0)
 
 
 def test_each_role_of_a_trajectory_has_its_own_arm() -> None:
     arms = Arms(10 * ARM_BYTES)
     planner, clerk = arms.open("t", "planner"), arms.open("t", "clerk")
-    assigned(route(1.0), planner)
+    assign(route(1.0), planner)
     assert clerk.assignment is None
-    assert assigned(route(None), clerk).policy == OLD
+    assert assign(route(None), clerk).policy == OLD
     assert (planner.mixed, clerk.mixed) == (False, False)
     assert arms.of_trajectory("t") == [planner, clerk]
 

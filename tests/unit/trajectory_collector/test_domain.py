@@ -67,6 +67,14 @@ def test_the_policy_is_a_fact_from_the_turns_and_mixed_when_the_arm_changed_in_f
     assert (policy.arm, policy.version) == ("mixed", 1)
 
 
+def test_a_trajectory_in_which_version_0_is_registered_is_not_mixed() -> None:
+    first, second = turn("ride", 0), turn("ride", 1)
+    before = msgspec.structs.replace(first.policy, version=0, digest="")
+    registered = msgspec.structs.replace(first.policy, version=0)
+    turns = [msgspec.structs.replace(first, policy=before), msgspec.structs.replace(second, policy=registered)]
+    assert whole(trajectory_end("ride"), turns).policy == before
+
+
 def test_instructions_and_tools_are_the_ones_the_model_saw() -> None:
     tools = [{"type": "function", "function": {"name": "lookup"}}]
     assembled = whole(trajectory_end("ride"), [turn("ride", 0, tools=tools, tools_digest="1" * 64)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
@@ -10,17 +9,15 @@ import msgspec
 
 from ratchet.bus.message import Cause
 from ratchet.core.contract import TrainingStatus
-from ratchet.core.contract.bundle import NO_BUNDLE, Bundle, BundleModel
+from ratchet.core.contract.bundle import Bundle, BundleModel
 from ratchet.core.contract.policy_manifest import BUNDLE, DEPLOYABLE, MODEL, PolicyManifest
 from ratchet.core.contract.state import Job, PolicyStage, PolicyVersion
 from ratchet.core.errors import BadRequest
-from ratchet.core.rules.arms import parse_model, policy_name
+from ratchet.core.rules.arms import parse_model, policy_name, version_0
 from ratchet.core.rules.bundles import model_name
 from ratchet.core.rules.engines import ADAPTERS_ONLY
 from ratchet.core.rules.redaction import MAX_DEPTH, redact
 
-AS_SENT = hashlib.sha256(msgspec.json.encode(NO_BUNDLE)).hexdigest()
-"""Digest of version 0 of every role."""
 LIVE = frozenset({PolicyStage.REGISTERED, PolicyStage.CANARY, PolicyStage.STABLE})
 """Stages of policies that serve, or may."""
 PUBLIC = frozenset({"email", "phone"})
@@ -104,11 +101,12 @@ def _version_of(parent: str | None, role: str) -> int | None:
 
 def as_sent(role: str, now: datetime) -> PolicyVersion:
     """Version 0: calls as agents send them, answered by whatever answers for the role without a policy."""
+    policy = version_0(role)
     return PolicyVersion(
         role=role,
-        version=0,
-        name=policy_name(role, 0, AS_SENT),
-        digest=AS_SENT,
+        version=policy.version,
+        name=policy.name,
+        digest=policy.digest,
         uri="",
         kind=BUNDLE,
         base_model="",

@@ -9,6 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import msgspec
+
+from ratchet.core.contract.bundle import NO_BUNDLE
 from ratchet.core.contract.policy_manifest import BUNDLE
 from ratchet.core.contract.state import READY, PolicyVersion, Route, ServedPolicy, WeightStep
 
@@ -18,6 +21,8 @@ STABLE, CANARY, PINNED, MIXED = "stable", "canary", "pinned", "mixed"
 ROLE = re.compile(r"[a-z0-9_-]{1,64}")
 VARIANTS = ("dpo",)
 """Algorithms whose newest policy of a role answers to `<role>_<algorithm>`."""
+_AS_SENT = hashlib.sha256(msgspec.json.encode(NO_BUNDLE)).hexdigest()
+"""Digest of version 0 of every role."""
 _MODEL = re.compile(r"(?P<role>[a-z0-9_-]{1,64})(@(?P<version>0|[1-9]\d{0,8})(-(?P<digest>[0-9a-f]{8}))?)?")
 
 
@@ -46,6 +51,11 @@ class Assignment:
 def policy_name(role: str, version: int, digest: str) -> str:
     """The immutable name of a policy in an engine: `<role>@<version>-<first 8 hex digits of its digest>`."""
     return f"{role}@{version}-{digest[:8]}"
+
+
+def version_0(role: str) -> ServedPolicy:
+    """Calls as agents send them: what answers for a role before it has a policy, and stable of its first bundle."""
+    return ServedPolicy(version=0, name=policy_name(role, 0, _AS_SENT), digest=_AS_SENT)
 
 
 def served(policy: PolicyVersion) -> ServedPolicy:

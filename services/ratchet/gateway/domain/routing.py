@@ -10,7 +10,7 @@ from datetime import datetime
 from ratchet.core.contract import PolicyClaim, Start
 from ratchet.core.contract.gateway_notes import ArmNote
 from ratchet.core.contract.state import Route, ServedPolicy
-from ratchet.core.rules.arms import MIXED, PINNED, STABLE, Assignment, arm_of
+from ratchet.core.rules.arms import MIXED, PINNED, STABLE, Assignment, arm_of, version_0
 
 ARM_BYTES = 1024
 """Cost of an arm, measured and rounded up."""
@@ -176,25 +176,24 @@ class Arms:
                 del self._roles[oldest]
 
 
-def assign(route: Route, arm: Arm, *, lapsed: bool) -> Assignment | None:
-    """The policy for the next call of a trajectory in a role; None when the role serves none. Updates the arm.
+def assign(route: Route, arm: Arm, *, lapsed: bool = False) -> Assignment:
+    """The policy for the next call of a trajectory in a role. Updates the arm.
 
     A trajectory keeps the policy that its first call met for as long as the route still names it, as stable, previous
     or canary. A rollback or a lapsed lease moves it to stable, for good, and marks it mixed. One that begins while the
-    lease has lapsed is plainly stable: the route offered it no canary.
+    lease has lapsed is plainly stable: the route offered it no canary. One that begins in a role without a policy has
+    version 0, which the route names once a bundle is the role's first policy.
     """
-    if route.stable is None:
-        return None
+    stable = route.stable or version_0(route.role)
     if arm.assignment is None:
-        arm.assignment = Assignment(STABLE, 0.0, route.stable) if lapsed else arm_of(route, arm.trajectory_id)
+        drawn = None if lapsed else arm_of(route, arm.trajectory_id)
+        arm.assignment = drawn or stable_by(stable)
     first = arm.assignment
-    if first is None:
-        return None
     canary = route.canary.policy if route.canary else None
-    routed = first.policy in {route.stable, route.previous, canary}
+    routed = first.policy in {stable, route.previous, canary}
     if first.arm == PINNED or not routed or (lapsed and first.policy == canary):
         arm.mixed = True
-        arm.assignment = Assignment(STABLE, first.weight, route.stable)
+        arm.assignment = Assignment(STABLE, first.weight, stable)
     return arm.assignment
 
 
@@ -215,12 +214,15 @@ def start_of(
     )
 
 
-def pin(policy: ServedPolicy, arm: Arm) -> Assignment:
-    """What the agent named or asked to pin; a trajectory that met another policy before becomes mixed."""
+def pin(policy: ServedPolicy, arm: Arm, *, as_sent: bool = False) -> Assignment:
+    """What the agent named or asked to pin; a trajectory that met another policy before becomes mixed.
+
+    `as_sent`: an upstream's model that stands for version 0, in a role without a policy.
+    """
     pinned = Assignment(PINNED, 0.0, policy)
     if arm.assignment is None:
         arm.assignment = pinned
-    elif arm.assignment.policy != policy:
+    elif arm.assignment.policy not in (policy, version_0(arm.role) if as_sent else policy):
         arm.mixed = True
     return pinned
 
@@ -241,7 +243,7 @@ def fall_back(route: Route | None, arm: Arm, failed: Assignment) -> Assignment |
 
 
 def stable_by(policy: ServedPolicy) -> Assignment:
-    """What answers where no arm is drawn: for a role without a policy, and outside every trajectory."""
+    """What answers where no canary could: for a role without a policy, and outside every trajectory."""
     return Assignment(STABLE, 0.0, policy)
 
 
