@@ -124,7 +124,7 @@ class Outbox:
         with self._lock:
             self._queue.append(record)
             self._queued_bytes += record.size
-        if self._loop is not None:
+        if self._loop is not None and not self._wake.is_set():  # once set, `run` has yet to look at the queue
             with suppress(RuntimeError):  # the loop is closed: what is queued goes to the spool on the way out
                 self._loop.call_soon_threadsafe(self._wake.set)
         return True

@@ -27,7 +27,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from ratchet.core.errors import Rejected
-from ratchet.core.rules.secret_forms import is_card, kind_by_name, relevant_forms
+from ratchet.core.rules.secret_forms import is_card, is_clean_name, kind_by_name, relevant_forms
 
 M = TypeVar("M", bound=msgspec.Struct)
 Json = Any
@@ -98,7 +98,7 @@ def _redact(value: Json, search: _Search, depth: int, *, free: bool = False) -> 
     if value is None or isinstance(value, bool | float):
         return value
     if isinstance(value, str):
-        if value.startswith("data:") and _MEDIA.fullmatch(value):
+        if (value.startswith("data:") and _MEDIA.fullmatch(value)) or _is_clean(value):
             return value
         return _spelled(value, search, depth) if search.in_text else _text(value, search, _spelled)
     if isinstance(value, int):
@@ -116,7 +116,9 @@ def _redact_object(members: dict[Json, Json], search: _Search, depth: int, *, fr
     for name, value in members.items():
         if not isinstance(name, str):
             raise Rejected(f"cannot redact: a member is named by {type(name).__name__}, not by text")
-        key = plain = _plain(name, search, depth) if search.in_text else _text(name, search, _plain)
+        key = plain = name
+        if not is_clean_name(name):
+            key = plain = _plain(name, search, depth) if search.in_text else _text(name, search, _plain)
         number = 1
         while key in redacted:  # numbered, so that no member is lost
             number += 1
@@ -138,6 +140,11 @@ def _hide(value: Json, kind: str, search: _Search, depth: int) -> Json:
 
 
 _PLACEHOLDER = re.compile(r"\[REDACTED:[a-z_]+\]")
+
+
+def _is_clean(text: str) -> bool:
+    """Most texts: they spell no JSON, and no form can match."""
+    return not text.lstrip().startswith(("{", "[")) and not relevant_forms(text)
 
 
 def _text(text: str, search: _Search, redact: Callable[[str, _Search, int], str]) -> str:

@@ -152,7 +152,9 @@ FORMS = [
 _HINTS = sorted({hint for form in FORMS for hint in form.hints})
 _SHORTEST = 5
 """`pwd=x`, `a@b.de`: nothing shorter is a secret by its form."""
-_NUMBER = re.compile(r"[0-9]{3}")
+_NUMBER = re.compile(r"[0-9]\d\d(?:\d{10}|\d[ -]\d{4}|[.-]\d{3}|\) ?\d{3}-)")
+"""Stands in every number that a form takes, and in few dates, ids and figures. It begins with a set, which is searched
+three times as fast as a class or a repeat."""
 
 _PASSWORD_NAME = re.compile(r".*(?:password|passwd|passphrase)|pwd")
 _SECRET_NAME = re.compile(
@@ -171,6 +173,12 @@ def relevant_forms(text: str) -> list[Form]:
     if not hints and not has_number:
         return []
     return [form for form in FORMS if (any(hint in hints for hint in form.hints) if form.hints else has_number)]
+
+
+@lru_cache(4096)
+def is_clean_name(name: str) -> bool:
+    """Whether no form can match the name of a member; the names of a message repeat."""
+    return not relevant_forms(name)
 
 
 @lru_cache(4096)

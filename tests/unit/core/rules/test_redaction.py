@@ -13,6 +13,7 @@ from hypothesis import given, strategies as st
 from ratchet.core.contract.trajectory import Action, Quality
 from ratchet.core.errors import Rejected
 from ratchet.core.rules.redaction import MAX_DEPTH, MAX_SECRETS, Redacted, redact, redact_message
+from ratchet.core.rules.secret_forms import FORMS, relevant_forms
 from tests.support.hostile import HOSTILE_TEXTS, OFF_UNICODE
 from tests.support.messages import trajectory
 from tests.support.real_data import AIRLINE, needs_real_data
@@ -263,3 +264,10 @@ def test_a_picture_is_not_searched_and_a_secret_that_looks_like_one_is() -> None
     assert fake.counts
     longer = redact({"url": picture + " AKIAIOSFODNN7EXAMPLE"})
     assert longer.counts
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if not form.hints], ids=lambda form: form.pattern.pattern[:40])
+@given(st.data())
+def test_a_form_of_numbers_is_relevant_to_all_that_it_takes(form: Any, data: st.DataObject) -> None:
+    text = data.draw(st.from_regex(form.pattern, alphabet=st.characters(codec="ascii")))
+    assert form in relevant_forms(text)
