@@ -10,6 +10,7 @@ Controllers, while leading: one RolloutController per role
     OperatorActs: the orders of operators
     RolloutReconciler makes their decisions true: RolloutStore (rollouts KV), policies KV, RL_DEPLOYMENTS, RL_ALERTS
 Unloader, while leading: frees the engines of policies that no route names
+BundleSweep, while leading: takes from gateways the bundles that nothing names
 Api on `port`: rollouts, policies and audits to read; operators' acts
 """
 
@@ -17,10 +18,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.consumer import each, subscribe
@@ -46,7 +49,7 @@ from ratchet.canary_deployer.http_clients import (
     gateway_peer,
 )
 from ratchet.canary_deployer.http_engines import HttpEngines
-from ratchet.canary_deployer.kv_bundles import KvBundles
+from ratchet.canary_deployer.kv_bundles import SWEEP_S, BundleSweep, KvBundles
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.leadership import Leader, Leadership, WhileLeading
 from ratchet.canary_deployer.nats_clock import SYNCHRONIZE_S, BrokerClock
@@ -79,7 +82,7 @@ from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.http import HttpServer
 from ratchet.core.service.http_client import AsyncApiClient
 from ratchet.core.service.keys import known_keys
-from ratchet.core.service.runtime import App, Periodic
+from ratchet.core.service.runtime import App, Component, Periodic
 from ratchet.core.service.same_site import Sites
 from ratchet.core.stores.objects import Objects
 from ratchet.core.stores.policies import read_policy
@@ -163,7 +166,15 @@ def assembled(  # noqa: PLR0913 - the connections, and one wait
     bundles = _registry(ground, controllers)
     held_out = HeldOutFiles(settings.task_files, ground.objects, Bucket(bus, HELD_OUT, HeldOutTasks))
     unloader = Unloader(engines, ground.policies, unload_after_s)
-    return _app(ground, controllers, bundles, held_out, unloader)
+    sweep = BundleSweep(ground.bundles, [Bucket(bus, name, msgspec.Raw) for name in (POLICIES, ROLLOUTS)])
+    upkeep = [
+        Periodic(SYNCHRONIZE_S, clock.synchronize, "broker clock"),
+        Periodic(HELD_OUT_S, held_out.publish, "held-out tasks"),
+        leadership,
+        WhileLeading(leadership, lambda: Periodic(unloading.SWEEP_S, unloader.sweep, "unload policies")),
+        WhileLeading(leadership, lambda: Periodic(SWEEP_S, sweep.sweep, "sweep bundles")),
+    ]
+    return _app(ground, controllers, bundles, upkeep)
 
 
 def _controllers(ground: _Ground, history: HttpCoordinator, engines: Engines, gates: Mapping[str, Gate]) -> Controllers:
@@ -207,9 +218,7 @@ def _registry(ground: _Ground, controllers: Controllers) -> BundleRegistry:
     )
 
 
-def _app(
-    ground: _Ground, controllers: Controllers, bundles: BundleRegistry, held_out: HeldOutFiles, unloader: Unloader
-) -> App:
+def _app(ground: _Ground, controllers: Controllers, bundles: BundleRegistry, upkeep: Sequence[Component]) -> App:
     settings, bus, leadership = ground.settings, ground.bus, ground.leadership
     handlers = Handlers(
         policies=ground.policies,
@@ -230,11 +239,8 @@ def _app(
     return App(
         name=NAME,
         components=[
-            Periodic(SYNCHRONIZE_S, ground.clock.synchronize, "broker clock"),
-            Periodic(HELD_OUT_S, held_out.publish, "held-out tasks"),
-            leadership,
+            *upkeep,
             WhileLeading(leadership, lambda: controllers),
-            WhileLeading(leadership, lambda: Periodic(unloading.SWEEP_S, unloader.sweep, "unload policies")),
             WhileLeading(leadership, lambda: subscribe(bus, NAME, {TrainingStatus: each(handlers.on_training_status)})),
             keys,
             http_server(settings, Authentication(api.app(), keys.caller_of)),

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Sequence
 
 import msgspec
+import structlog
 
 from ratchet.bus.kv import Bucket
 from ratchet.core.contract.bundle import NO_BUNDLE, Bundle, BundleModel
@@ -12,6 +15,12 @@ from ratchet.core.contract.policy_manifest import BUNDLE, PolicyManifest
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.errors import Rejected
 from ratchet.core.stores.policies import BlobStore, Policy, find_policy, publish_policy, read_policy
+
+log = structlog.get_logger()
+
+SWEEP_S = 3600.0
+"""Between two sweeps of the bucket."""
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class KvBundles:
@@ -64,8 +73,42 @@ class KvBundles:
             raise Rejected(f"the bundle's model {name} has another digest: {stored.digest}")
         return stored
 
+    async def digests(self) -> set[str]:
+        """Of the policies whose bundles gateways can read. Raises `Unavailable`."""
+        return set(await self._bucket.keys())
+
+    async def remove(self, digest: str) -> None:
+        """Take a bundle from gateways; its manifest stays, and `bundle_of` writes it again."""
+        await self._bucket.delete(digest)
+
     async def write(self, manifest: PolicyManifest) -> Policy:
         """Store a bundle's manifest, then the bundle for gateways."""
         policy = await asyncio.to_thread(publish_policy, self._objects, manifest)
         await self._bucket.put(policy.digest, manifest.bundle or NO_BUNDLE)
         return policy
+
+
+class BundleSweep:
+    """Takes from gateways the bundles that no route, version or rollout names.
+
+    A bundle is written before the version that names it, so one goes when two sweeps in a row have seen it unnamed.
+    Manifests go with those of weights, when the coordinator sweeps the object store.
+    """
+
+    def __init__(self, bundles: KvBundles, registry: Sequence[Bucket[msgspec.Raw]]) -> None:
+        """`registry`: the buckets that name policies."""
+        self._bundles = bundles
+        self._registry = registry
+        self._unnamed: set[str] = set()
+
+    async def sweep(self) -> None:
+        """To be called every `SWEEP_S`. Raises `Unavailable`. Where nothing is named the registry is lost: all stay."""
+        digests, named = await self._bundles.digests(), set[str]()
+        for bucket in self._registry:
+            for entry in (await bucket.items()).values():
+                named.update(_DIGEST.findall(bytes(entry.value).decode(errors="replace")))
+        unnamed = {digest for digest in digests if named and digest not in named}
+        for digest in unnamed & self._unnamed:
+            await self._bundles.remove(digest)
+            log.info("bundle removed: nothing names it", policy=digest)
+        self._unnamed = unnamed - self._unnamed

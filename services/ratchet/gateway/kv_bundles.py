@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import asyncio
+import time
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 import msgspec
@@ -20,16 +22,27 @@ log = structlog.get_logger()
 
 MEMORY_BYTES = 32 * 1024 * 1024
 """Of bundles: hundreds. One that is forgotten is read from disk again."""
+ASK_AGAIN_S = 5.0
+"""Pause before the bucket is asked again for a bundle that it did not give: calls of its policy come all the time."""
 
 
 class Bundles:
     """A bundle never changes, so what was read once serves without a broker too."""
 
-    def __init__(self, bucket: Callable[[], Bucket[Bundle] | None], folder: Path) -> None:
+    def __init__(
+        self,
+        bucket: Callable[[], Bucket[Bundle] | None],
+        folder: Path,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`bucket`: None while there is no connection."""
         self._bucket = bucket
         self._folder = folder
+        self._monotonic = monotonic
         self._known: Recent[str, Applier] = Recent(MEMORY_BYTES)
+        self._asking = asyncio.Lock()
+        self._asked: dict[str, float] = {}
+        """By digest of a bundle that the bucket did not give: when it was asked."""
 
     def find(self, digest: str) -> Applier | None:
         """The bundle of a policy, where this machine has it."""
@@ -48,19 +61,43 @@ class Bundles:
     async def prepare(self, policies: Iterable[ServedPolicy | None]) -> None:
         """Fetch those of `policies` that are not here. What cannot be had now is a policy that answers no call."""
         for policy in policies:
-            if policy is not None and policy.bundle and self.find(policy.digest) is None:
-                try:
-                    await self._fetch(policy.digest)
-                except (Unavailable, Unreadable, Rejected) as error:
-                    log.error("bundle not read", policy=policy.name, reason=str(error))
+            if policy is None or not policy.bundle or self.find(policy.digest) is not None:
+                continue
+            async with self._asking:  # who waited may find what the one before has read
+                bucket = self._bucket()
+                if bucket is not None and self._may_ask(policy.digest) and self.find(policy.digest) is None:
+                    await self._fetch(bucket, policy)
 
-    async def _fetch(self, digest: str) -> None:
-        bucket = self._bucket()
-        entry = await bucket.get(digest) if bucket is not None else None
-        if entry is None:
-            return
-        raw = msgspec.json.encode(entry.value)
-        self._kept(digest, entry.value, len(raw))
+    def prune(self, named: Collection[str]) -> None:
+        """Take off the disk the bundles of policies that are not `named`, by digest; without any the registry is lost,
+        and nothing is."""
+        for file in self._folder.glob(f"{'[0-9a-f]' * 64}.json"):
+            if named and file.stem not in named:
+                file.unlink(missing_ok=True)
+                log.info("bundle removed from disk", policy=file.stem)
+
+    def _may_ask(self, digest: str) -> bool:
+        asked = self._asked.get(digest)
+        return asked is None or self._monotonic() - asked >= ASK_AGAIN_S
+
+    async def _fetch(self, bucket: Bucket[Bundle], policy: ServedPolicy) -> None:
+        digest = policy.digest
+        try:
+            entry = await bucket.get(digest)
+            if entry is not None:
+                self._store(digest, entry.value)
+                return
+            reason = "the bucket has none"
+        except (Unavailable, Unreadable, Rejected) as error:
+            reason = str(error)
+        self._asked[digest] = self._monotonic()
+        log.error("bundle not read", policy=policy.name, reason=reason)
+
+    def _store(self, digest: str, bundle: Bundle) -> None:
+        """Keep a bundle in memory and on disk. Raises `Rejected` for one that cannot be applied."""
+        raw = msgspec.json.encode(bundle)
+        self._kept(digest, bundle, len(raw))
+        self._asked.pop(digest, None)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             write_whole(self._folder / f"{digest}.json", raw, durable=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -136,6 +136,10 @@ class Routes:
                 with suppress(Unavailable):  # an unreadable entry: its last good value stays, and `check` names it
                     self._take_over(key, entry.value if entry else None)
             keys = {key for key, _ in changes}
+            if keys and not self._has_read:
+                keys |= self._forget_others(keys)
+            if not self._has_read or any(entry is None for _, entry in changes):
+                self.bundles.prune(self._digests())
             if any("." not in key for key in keys):
                 self._store(self._routes_file, {role: without_canary(route) for role, route in self._routes.items()})
             if any("." in key for key in keys):
@@ -143,6 +147,18 @@ class Routes:
             for key in keys:
                 await self.bundles.prepare(self.policies_of(key))
             self._has_read = True
+
+    def _forget_others(self, keys: Set[str]) -> set[str]:
+        """Forget what an earlier run has left on disk beside all that the bucket holds; returns its keys."""
+        gone = (self._routes.keys() | self._versions.keys()) - keys
+        for key in gone:
+            self._take_over(key, None)
+        return gone
+
+    def _digests(self) -> set[str]:
+        """Of all policies that a route or the registry names."""
+        routed = {policy.digest for role in self._routes for policy in self.policies_of(role)}
+        return routed | {version.digest for version in self._versions.values()}
 
     def _take_over(self, key: str, stored: msgspec.Raw | None) -> None:
         """Change what this process knows as the bucket has changed. Raises `Unavailable` for an unreadable entry."""

@@ -14,13 +14,14 @@ from ratchet.bus.received import Received
 from ratchet.bus.testing import START
 from ratchet.canary_deployer.domain.operators import Act, Order
 from ratchet.canary_deployer.handlers import Handlers
+from ratchet.canary_deployer.kv_bundles import BundleSweep
 from ratchet.canary_deployer.leadership import NotLeading
 from ratchet.canary_deployer.unloading import unneeded
 from ratchet.core.contract import ModelDeployed, TrainingStatus, named_id
 from ratchet.core.contract.bundle import NO_BUNDLE, Bundle, BundleModel, Example, Instructions, ToolTexts
 from ratchet.core.contract.http.rollouts import BundleOut
 from ratchet.core.contract.policy_manifest import ArtifactFile, PolicyManifest
-from ratchet.core.contract.state import BUNDLES, JOBS, Job, PolicyVersion, ServedPolicy
+from ratchet.core.contract.state import BUNDLES, JOBS, POLICIES, Job, PolicyVersion, ServedPolicy
 from ratchet.core.contract.training import Artifacts
 from ratchet.core.errors import BadRequest, NotFound
 from ratchet.core.rules.arms import served
@@ -334,6 +335,20 @@ async def test_a_lost_bucket_entry_is_written_again_for_gateways() -> None:
     entry = await bucket.get(policy.digest)
     assert entry is not None
     assert entry.value == POLITE
+
+
+async def test_bundles_that_nothing_names_leave_the_bucket_after_two_sweeps() -> None:
+    scene = RegistryWorld()
+    named, unnamed = (await scene.register(POLITE)).policy.digest, "f" * 64
+    bucket, policies = (Bucket(scene.world.bus, name, msgspec.Raw) for name in (BUNDLES, POLICIES))
+    await bucket.put(unnamed, msgspec.Raw(b"{}"))
+    lost = BundleSweep(scene.registry.bundles, [])
+    sweep = BundleSweep(scene.registry.bundles, [policies])
+    for swept in (lost, lost, sweep):
+        await swept.sweep()
+        assert await bucket.keys() == sorted([named, unnamed])
+    await sweep.sweep()
+    assert await bucket.keys() == [named]
 
 
 async def test_a_bundles_weights_are_kept_in_the_engine() -> None:

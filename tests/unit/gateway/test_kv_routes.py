@@ -179,3 +179,23 @@ async def test_a_gateway_does_not_wait_for_the_deployer_but_the_check_names_a_le
         await offer_canary(bus, lease=8)
         await until_lease(routes, 8)
         assert await routes.check() is None
+
+
+async def test_a_role_that_left_the_bucket_while_a_gateway_was_away_is_forgotten(tmp_path: Path) -> None:
+    bus: Any = fake_bus()
+    await put_routes(bus, support=1, mistyped=1)
+    async with following(bus, tmp_path) as routes:
+        await until_served(routes, "mistyped", 1)
+    for key in ("mistyped", "mistyped.1"):
+        await Bucket(bus, POLICIES, msgspec.Raw).delete(key)
+    (tmp_path / f"{'f' * 64}.json").write_bytes(b"{}")
+    async with following(bus, tmp_path) as routes:
+
+        async def forgotten() -> bool:
+            return routes.get_route("mistyped") is None
+
+        await until_served(routes, "support", 1)
+        await eventually(forgotten)
+        with pytest.raises(NotFound):
+            await routes.version("mistyped", 1)
+    assert not (tmp_path / f"{'f' * 64}.json").exists()
