@@ -1,6 +1,7 @@
 """State that is a fold over a stream: value and applied sequence change together, by compare-and-set.
 
-Folding the whole stream again gives the same state. Acked consumers are never used for this: one redelivery
+Folding the whole stream again gives the same state, so states are stored once a second, however many messages changed
+them: the state in memory is ahead of its bucket by so much. Acked consumers are never used for this: one redelivery
 would apply an event twice. An event that was published twice is folded once, as long as fewer than `REMEMBERED` others
 came in between: the broker itself knows an event's id for minutes only.
 
@@ -17,6 +18,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import blake2b
@@ -45,8 +47,8 @@ REMEMBERED = 4096
 """Events whose ids are remembered, over all states of a projection."""
 MARK_BYTES = 8
 """Of an id, only a hash is kept: two of 4,096 are the same once in 10^12 projections."""
-CURSOR_S = 1.0
-"""How often the cursor is stored at most; what was folded since is recognised by the states it is in."""
+STORED_S = 1.0
+"""How often states and cursor are stored at most: what was folded since is folded again after a crash."""
 SKIP_S = 5.0
 """How often an idle projection looks whether its stream went on without messages for it."""
 REPORT_S = 600.0
@@ -166,6 +168,8 @@ class Projection(Generic[S]):
         self._cursors = Bucket(bus, spec.bucket, Cursor)
         self._folded: dict[str, Folded[S]] = {}
         self._revisions: dict[str, int] = {}
+        self._changed: dict[str, Folded[S] | None] = {}
+        """The states that are not stored yet, as the bucket has them."""
         self._made = ""
         self._applied = 0
         self._lost = 0
@@ -239,15 +243,17 @@ class Projection(Generic[S]):
                     await self._apply(batch)
                 elif not await self._skip_ahead(reader):
                     break
-                if self._applied != self._saved and time.monotonic() - self._saved_at >= CURSOR_S:
-                    await self._save_cursor()
-            await self._save_cursor()
+                if self._applied != self._saved and time.monotonic() - self._saved_at >= STORED_S:
+                    await self._save()
+            await self._save()
         finally:
             await reader.close()
 
     async def _load(self) -> None:
         """Take over what is stored. The cursor is read first: a state may be ahead of it, but must not be behind."""
         prefix = f"{self._name}."
+        with suppress(Conflict):  # then another process has stored what it folded, or the broker lost all it had
+            await self._store_changed()  # an error ended the reading; their stream may be gone
         extent = await self._bus.extent(self._spec.stream)
         entry = await self._cursors.get(f"cursor-{self._name}")
         cursor, self._cursor_revision = (entry.value, entry.revision) if entry else (Cursor(0), None)
@@ -258,6 +264,7 @@ class Projection(Generic[S]):
             stored = {}
         self._folded = {key.removeprefix(prefix): entry.value for key, entry in stored.items()}
         self._revisions = {key.removeprefix(prefix): entry.revision for key, entry in stored.items()}
+        self._changed.clear()
         self._recent.clear()
         self._known.clear()
         if (cursor.sequence, cursor.made) != (self._saved, self._made):  # the cursor is not this process's
@@ -304,32 +311,39 @@ class Projection(Generic[S]):
         self._reported_until = time.monotonic() + REPORT_S
 
     async def _apply(self, batch: Sequence[Msg]) -> None:
-        """Fold a batch, store the states that changed, then the cursor: a crash in between folds nothing twice."""
-        stored: dict[str, Folded[S] | None] = {}
-        """The states that changed, as they are in the bucket."""
+        """Fold a batch."""
         for message in batch:
             try:
                 received, _ = self._bus.read(message, self._spec.topics)
                 key = self._key_of(received)
                 before = self._folded.get(key) if key is not None else None
                 if key is not None and self._fold_one(key, received):
-                    stored.setdefault(key, before)
+                    self._changed.setdefault(key, before)
             except ContractError:
                 continue  # the consumer loop has made it a dead letter; a fold skips it, every time alike
             except Exception as error:  # noqa: BLE001 - the boundary: one message must not stop all that follow it
                 self._skip(message.metadata.sequence.stream, error)
-        for key in sorted(stored, key=str):
+        await self._progress_to(batch[-1].metadata.sequence.stream)
+
+    async def _save(self) -> None:
+        """Store the states that changed, then the cursor: a crash in between folds nothing twice."""
+        await self._store_changed()
+        await self._save_cursor()
+
+    async def _store_changed(self) -> None:
+        for key in sorted(self._changed):
+            before = self._changed[key]
             try:
                 await self._store(key)
             except PASSING:
                 raise
             except Exception as error:  # noqa: BLE001 - the boundary: a state that cannot be stored stops no other
                 self._skip(self._folded.pop(key).applied_seq, error)
-                before = stored[key]
                 if before is not None:
                     self._folded[key] = before
-        self._stored_marks = tuple(self._recent)
-        await self._progress_to(batch[-1].metadata.sequence.stream)
+        if self._changed:
+            self._changed.clear()
+            self._stored_marks = tuple(self._recent)
 
     def _skip(self, sequence: int, error: Exception) -> None:
         self._skipped.inc()

@@ -34,6 +34,8 @@ class TurnHistory(Value, frozen=True, kw_only=True):
     def before(self, trajectory: Trajectory, sequence: int, window: int) -> Stats:
         """Calls per trajectory among the last `window` of its task type that were published before `sequence`."""
         end, domain = bisect_left(self.sequences, sequence), _digest(trajectory)
+        if self.domains.count(domain) == len(self.domains):  # most slots have one domain
+            return stats_of(self.calls[max(0, end - window) : end])
         past = [calls for calls, of in zip(self.calls[:end], self.domains[:end], strict=True) if of == domain]
         return stats_of(past[-window:])
 

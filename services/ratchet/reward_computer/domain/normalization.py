@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from ratchet.bus.message import named_id
 from ratchet.bus.received import Received
@@ -46,18 +47,25 @@ def stats_of(values: Sequence[float]) -> Stats:
     least, greatest = min(values), max(values)
     # Rounding must not give equal values a deviation, nor a mean outside their range.
     mean = min(greatest, max(least, math.fsum(values) / len(values)))
-    std = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values)) if least < greatest else 0.0
+    std = math.dist(values, [mean] * len(values)) / math.sqrt(len(values)) if least < greatest else 0.0
     return Stats(len(values), mean, std, least, greatest)
 
 
-class ScoreWindows(Value, frozen=True, kw_only=True):
+class ScoreWindows(Value, frozen=True, kw_only=True, dict=True):
     """Trailing raw scores by component, and of the totals."""
 
     scores: Mapping[str, Sequence[float]]
 
+    @cached_property
+    def _known(self) -> dict[tuple[str, int], Stats]:
+        return {}
+
     def stats(self, component: str, window: int) -> Stats:
-        """What the last `window` scores of a component look like."""
-        return stats_of(self.scores.get(component, ())[-window:])
+        """What the last `window` scores of a component look like: computed once, for all trajectories of a batch."""
+        wanted = component, window
+        if wanted not in self._known:
+            self._known[wanted] = stats_of(self.scores.get(component, ())[-window:])
+        return self._known[wanted]
 
 
 NO_PAST = ScoreWindows(scores={})
