@@ -62,10 +62,10 @@ class ScoreWindows(Value, frozen=True, kw_only=True, dict=True):
 
     def stats(self, component: str, window: int) -> Stats:
         """What the last `window` scores of a component look like: computed once, for all trajectories of a batch."""
-        wanted = component, window
-        if wanted not in self._known:
-            self._known[wanted] = stats_of(self.scores.get(component, ())[-window:])
-        return self._known[wanted]
+        key = component, window
+        if key not in self._known:
+            self._known[key] = stats_of(self.scores.get(component, ())[-window:])
+        return self._known[key]
 
 
 NO_PAST = ScoreWindows(scores={})
