@@ -30,7 +30,7 @@ from ratchet.core.contract.bundle import Bundle
 from ratchet.core.contract.evaluation_task import Task
 from ratchet.core.contract.policy_manifest import PolicyManifest
 from ratchet.core.contract.snapshot import LabelRow, PairRow, SnapshotManifest, TrajectoryRow
-from ratchet.core.contract.state import HeldOutTasks, Job, Key, PolicyVersion, Route
+from ratchet.core.contract.state import HeldOutTasks, Job, Key, PolicyVersion, RewardDrift, Route
 from ratchet.core.contract.turn import TurnSummary
 from ratchet.core.service.openapi import member_words
 
@@ -50,6 +50,7 @@ STORED: Mapping[str, Mapping[str, Any]] = {
         "job.v1": Job,
         "key.v1": Key,
         "cursor.v1": Cursor,
+        "reward.drift.v1": RewardDrift,
     },
     "manifests": {"policy.manifest.v1": PolicyManifest, "snapshot.manifest.v1": SnapshotManifest},
     "rows": {"trajectory.row.v1": TrajectoryRow, "pair.row.v1": PairRow, "label.row.v1": LabelRow},

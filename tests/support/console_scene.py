@@ -9,12 +9,14 @@ from typing import Any
 from ratchet.core.contract.http.console import (
     AttentionOut,
     ConsumerOut,
+    DriftOut,
     LedgerOut,
     LoopOut,
     LoopRoleOut,
     MinuteOut,
     ServiceOut,
     StreamOut,
+    WatchedOut,
 )
 from tests.support.console_policies import policy_answers
 from tests.support.console_rollouts import rollout_answers
@@ -27,11 +29,33 @@ def scene() -> dict[str, Any]:
     now = datetime.now(UTC)
     return {
         "GET /v1/loop": loop(now),
+        "GET /v1/drift": drift(now),
         **rollout_answers(now),
         **policy_answers(now),
         **trajectories_scene(now),
         **training_scene(now),
     }
+
+
+def drift(now: datetime) -> DriftOut:
+    """A role whose judge no longer agrees with its reward."""
+    steady = {"role": "support", "function": "standard-1", "trajectories": 1650, "alert": None, "since": None}
+    return DriftOut(
+        metrics=[
+            WatchedOut(**steady, metric="reward", mean=0.642, evidence=0.31),
+            WatchedOut(**steady, metric="length", mean=431.0, evidence=0.04),
+            WatchedOut(
+                role="support",
+                function="standard-1",
+                metric="judge",
+                trajectories=150,
+                mean=-0.128,
+                evidence=0.0,
+                alert="`judge` less the rest of the reward fell from -0.04 to -0.128 over the last 151 trajectories",
+                since=now - timedelta(hours=2),
+            ),
+        ]
+    )
 
 
 def loop(now: datetime) -> LoopOut:

@@ -55,6 +55,7 @@ PARTS = {
         "docs/learning",
         "docs/training-speed",
         "docs/canary-simulation",
+        "docs/reward-drift",
     ),
     "Operation": ("docs/guides/operator", "docs/guides/console", "docs/operations", "docs/guarantees", "docs/SECURITY"),
     "To look up": ("docs/cli", "docs/settings", "docs/api/client", "docs/api/http", "docs/api/training"),

@@ -15,6 +15,7 @@ import typer
 from ratchet.bus.kv import Bucket
 from ratchet.cli.api import get
 from ratchet.cli.connections import connected, settings_of, warehouse_of
+from ratchet.cli.drift import print_drift, read_drift, show_changes
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.ids import listed_ids
@@ -23,7 +24,7 @@ from ratchet.cli.output import console, print_answer, print_facts, print_section
 from ratchet.cli.started import upstreams_of_stack
 from ratchet.core.contract.http.console import LedgerOut
 from ratchet.core.contract.http.status import DpoStatusOut, StatusOut, TrainingStatusOut, TriggerOut
-from ratchet.core.contract.state import JOBS, POLICIES, Job, Route
+from ratchet.core.contract.state import JOBS, POLICIES, Job, RewardDrift, Route
 from ratchet.core.errors import RatchetError, Rejected
 from ratchet.core.service.files import LOW_BYTES, free_bytes, shortage
 from ratchet.core.service.readiness import readiness
@@ -53,6 +54,7 @@ class Subject(StrEnum):
 
     TRAINING = "training"
     DPO = "dpo"
+    REWARDS = "rewards"
 
 
 @app.command()
@@ -60,7 +62,8 @@ def status(
     subject: Annotated[
         Subject | None,
         typer.Argument(
-            help="Only what trains and waits (`training`), or whether preferences start a training, and why (`dpo`)."
+            help="Only what trains and waits (`training`), whether preferences start a training, and why (`dpo`), or"
+            " the levels of rewards, and which of them changed (`rewards`)."
         ),
     ] = None,
     role: OptionalRole = None,
@@ -69,7 +72,7 @@ def status(
 ) -> None:
     """Show the state of the system. Exit code 3: something is not ready; 4: no stack runs."""
     if subject is None and role is not None:
-        raise Rejected("--role needs `training` or `dpo`: the whole report is of all roles")
+        raise Rejected("--role needs `training`, `dpo` or `rewards`: the whole report is of all roles")
     endpoints = locate(directory)
     query = f"?{urlencode({'role': role})}" if role else ""
     if subject == Subject.TRAINING:
@@ -78,6 +81,8 @@ def status(
     elif subject == Subject.DPO:
         dpo = get(endpoints, "coordinator", f"/v1/status/dpo{query}", DpoStatusOut)
         print_answer(dpo, as_json, lambda: _show_dpo(dpo))
+    elif subject == Subject.REWARDS:
+        print_drift(endpoints, role, as_json)
     else:
         endpoints.require()
         report = asyncio.run(collect(endpoints))
@@ -161,6 +166,8 @@ class StatusReport(msgspec.Struct, kw_only=True):
     streams: dict[str, StreamStatus] = {}
     jobs: list[JobStatus] = []
     roles: dict[str, RoleStatus] = {}
+    rewards: list[RewardDrift] = []
+    """What is watched in rewards for a change of its level."""
     triggers: dict[str, list[TriggerOut]] = {}
     """By role, what starts its trainings by itself."""
     disk_free_bytes: int | None = None
@@ -267,6 +274,7 @@ async def _warehouse_part(settings: SharedSettings, report: StatusReport) -> Non
 async def _bus_part(settings: SharedSettings, report: StatusReport) -> None:
     async with connected(settings) as bus:
         await asyncio.gather(*(_stream(bus, name, report) for name in bus.contracts.streams))
+        report.rewards = await read_drift(bus)
         jobs = (await _values(bus, JOBS, Job)).values()
         newest_first = sorted(jobs, key=lambda job: (job.created_at, job.training_job_id), reverse=True)
         report.jobs = [
@@ -351,6 +359,7 @@ def show(report: StatusReport) -> None:
     print_section(
         ("role", "stable", "canary", "weight"), [(n, r.stable, r.canary, r.weight) for n, r in report.roles.items()]
     )
+    show_changes(report.rewards)
     triggers = [(role, trigger.kind, *_standing(trigger)) for role, each in report.triggers.items() for trigger in each]
     print_section(("role", "trains on", "progress", "next", "last"), triggers)
     recent = report.jobs[:RECENT_JOBS]

@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
+from functools import partial
 
 import structlog
 
@@ -26,7 +27,7 @@ from ratchet.console.events import Events
 from ratchet.console.http_api import Subjects, console_api
 from ratchet.console.http_services import HttpServices
 from ratchet.console.loop import Loop, Sources, disk_of, streams_of
-from ratchet.console.nats_state import Alerts, NatsHints, Routes
+from ratchet.console.nats_state import Alerts, NatsHints, Routes, drift_of
 from ratchet.console.pages import Pages, Site, read_pages
 from ratchet.console.pass_through import CONNECT_S, COORDINATOR, DEPLOYER, GATEWAY, PassThrough
 from ratchet.console.rollouts import Rollouts
@@ -131,6 +132,7 @@ def subjects_of(
     listing, calls = TrajectoryList(warehouse, now), Calls(warehouse)
     return Subjects(
         loop=loop,
+        drift=partial(drift_of, bus),
         events=events,
         trajectories=Trajectories(warehouse, listing),
         calls=calls,

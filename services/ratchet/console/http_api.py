@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -44,6 +44,7 @@ class Subjects:
     """What the pages are about."""
 
     loop: Loop
+    drift: Callable[[], Awaitable[out.DriftOut]]
     events: Events
     trajectories: Trajectories
     calls: Calls
@@ -56,7 +57,7 @@ class Subjects:
 def console_api(subjects: Subjects) -> ControlApi:
     """The application with all routes."""
     api = ControlApi("Ratchet console", "What the console's pages show. Every error is an ErrorOut.", ERRORS)
-    _add_live(api, subjects.loop, subjects.events)
+    _add_live(api, subjects)
     trajectories_api.add_routes(api, subjects.trajectories, subjects.calls, subjects.tokens)
     _add_rollouts(api, subjects.rollouts)
     _add_training(api, subjects.training)
@@ -70,7 +71,7 @@ def described_api() -> ControlApi:
     return console_api(Subjects(**unused))
 
 
-def _add_live(api: ControlApi, loop: Loop, news: Events) -> None:
+def _add_live(api: ControlApi, subjects: Subjects) -> None:
     async def session(caller: Caller) -> out.SessionOut:
         """Who the console's user is, and what the key allows."""
         return out.SessionOut(
@@ -85,15 +86,20 @@ def _add_live(api: ControlApi, loop: Loop, news: Events) -> None:
 
     async def read_loop() -> out.LoopOut:
         """The whole loop at a glance: figures of the last hour, streams, services, roles, and what needs a person."""
-        return await loop.current()
+        return await subjects.loop.current()
+
+    async def read_drift() -> out.DriftOut:
+        """What is watched in the rewards of all roles, and which levels have changed."""
+        return await subjects.drift()
 
     async def events(caller: Caller) -> AsyncGenerator[bytes, None]:
         """Server-sent events: `loop` every two seconds, `hint` when something changed. The stream ends after five
         minutes: ask again."""
-        return news.listen(caller.key_id)
+        return subjects.events.listen(caller.key_id)
 
     api.route("GET", "/v1/session", session, scope=None)
     api.route("GET", "/v1/loop", read_loop, scope=KeyScope.VIEW)
+    api.route("GET", "/v1/drift", read_drift, scope=KeyScope.VIEW)
     api.stream("/v1/events", events, scope=KeyScope.VIEW, events={"loop": out.LoopOut, "hint": out.HintOut})
 
 

@@ -1,4 +1,4 @@
-"""What the broker says to the pages: the routes of all roles, the alerts that hold still, and changes as they come."""
+"""What the broker says to the pages: routes, alerts that hold, the levels of rewards, and changes as they come."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import structlog
 from nats.aio.msg import Msg
 
 from ratchet.bus.connection import Bus
-from ratchet.bus.kv import Bucket
+from ratchet.bus.kv import Bucket, Entry
 from ratchet.bus.message import decode
 from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.bus.tasks import UntilStopped
 from ratchet.console.domain.attention import RECENTLY
 from ratchet.console.domain.hints import hint_of, trajectory_hint
 from ratchet.core.contract import DEFAULT_ROLE, Alert, Trajectory
-from ratchet.core.contract.http.console import HintOut
-from ratchet.core.contract.state import POLICIES, Route
+from ratchet.core.contract.http.console import DriftOut, HintOut, WatchedOut
+from ratchet.core.contract.state import BASELINES, POLICIES, RewardDrift, Route, WatchedMetric
 from ratchet.core.errors import BusUnavailable, ContractError
 
 log = structlog.get_logger()
@@ -137,6 +137,27 @@ class Alerts:
                         firing.add(alert)
         finally:
             await reader.close()
+
+
+async def drift_of(bus: Bus) -> DriftOut:
+    """What is watched in the rewards of all roles, as the reward computer last wrote it. Raises `BusUnavailable`."""
+    entries = await Bucket(bus, BASELINES, RewardDrift).below("drift")
+    read = [entry.value for entry in entries.values() if isinstance(entry, Entry)]
+    return DriftOut(metrics=[_watched(drift, metric) for drift in read for metric in drift.metrics])
+
+
+def _watched(drift: RewardDrift, metric: WatchedMetric) -> WatchedOut:
+    holds = metric.alert if metric.alert is not None and not metric.alert.cleared else None
+    return WatchedOut(
+        role=drift.role,
+        function=drift.function,
+        metric=metric.metric,
+        trajectories=metric.trajectories,
+        mean=metric.mean,
+        evidence=metric.evidence,
+        alert=holds.summary if holds else None,
+        since=holds.at if holds else None,
+    )
 
 
 STREAMS = ("RL_TRAINING", "RL_DEPLOYMENTS", "RL_ALERTS", "RL_REWARDS", "RL_FEEDBACK")

@@ -36,6 +36,7 @@ from ratchet.reward_computer.domain.reward import (
     recorded_history,
     revision_of,
     reward_of,
+    scored_in,
 )
 
 WAIT_S = 1.0
@@ -170,7 +171,8 @@ class RewardComputer:
             return self._await_first_reward(received)
         opinions, trajectory = known.opinions.get(key, ()), known.trajectories[key][0]
         history = recorded_history(last) or self._history(trajectory, places.get(key))
-        when = Circumstances(self.now(), revision_of(opinions), self._windows(trajectory), last)
+        scored = scored_in(known.rewards[key], self.spec.function)
+        when = Circumstances(self.now(), revision_of(opinions), self._windows(trajectory), last, scored=scored)
         revised = reward_of(self.spec, Evidence(trajectory, opinions, history), when)
         equal = has_equal_scores(revised, last) if is_update else not has_new_opinions(self.spec, opinions, last)
         if equal:

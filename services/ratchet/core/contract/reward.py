@@ -64,6 +64,15 @@ class TurnReward(Value, frozen=True, kw_only=True):
     reward: float
 
 
+class Effort(Value, frozen=True, kw_only=True):
+    """What a trajectory took."""
+
+    model_calls: Count
+    """How often the model was asked: parallel tool calls come from one answer."""
+    characters: Count
+    """Length of the texts that the policy wrote, its reasoning included; arguments of tool calls do not count."""
+
+
 class Reward(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
     """The reward of one trajectory under one reward function; late feedback makes the next revision."""
 
@@ -99,6 +108,10 @@ class Reward(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
     """Which function computed it."""
     turn_rewards: list[TurnReward] | None = None
     """Dense rewards; they sum to the total."""
+    effort: Effort | None = None
+    """What the trajectory took, for those who look whether rewards follow it."""
+    first_scored: list[str] | None = None
+    """Of a revision after the first: components that apply, and applied in no revision before it."""
 
     @property
     def event_id(self) -> str:

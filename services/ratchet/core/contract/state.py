@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from ratchet.bus.message import Cause, JsonObject, Value
+from ratchet.core.contract.operations import Alert
 from ratchet.core.contract.training import (
     Artifacts,
     CurrentMetrics,
@@ -379,6 +380,30 @@ class SealedResponse(Value, frozen=True, kw_only=True):
 
     sealed: str
     """The history, packed and encrypted, in base64."""
+
+
+class WatchedMetric(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """A number that every reward of a role has, watched for a change of its level."""
+
+    metric: Text
+    """`reward`, `length`, `calls`, or a component: its score less the reward that the others give."""
+    trajectories: Count
+    """How many are compared with one another now."""
+    mean: float | None = None
+    """Of these."""
+    evidence: Annotated[float, Meta(ge=0)] = 0.0
+    """Of a change; from 1 on it is an alert."""
+    alert: Alert | None = None
+    """The newest one; it holds unless it is `cleared`."""
+
+
+class RewardDrift(Value, frozen=True, kw_only=True):
+    """What is watched in the rewards of one role and function, key `drift.<role>.<function>` in bucket `baselines`."""
+
+    role: Role
+    function: Text
+    """The reward function's name and version."""
+    metrics: list[WatchedMetric]
 
 
 OTHER_ROLES = "OTHERS"

@@ -7,7 +7,7 @@ Where none applies the total is 0 at confidence 0: nothing is known, and nothing
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -16,6 +16,7 @@ from ratchet.core.contract.reward import UPDATE, RewardComponent, RewardFunction
 from ratchet.core.contract.trajectory import TrajectoryTurn
 from ratchet.reward_computer.components import COMPONENTS, Assessment, Component, Evidence
 from ratchet.reward_computer.components.user_feedback import scoring
+from ratchet.reward_computer.domain.history import effort_of
 from ratchet.reward_computer.domain.normalization import (
     NO_PAST,
     TOTAL,
@@ -67,6 +68,8 @@ class Circumstances:
     reported_at: datetime | None = None
     """When a stream stored the report of the trajectory; None for later revisions, which have equal content in every
     process."""
+    scored: Collection[str] = ()
+    """Components that applied in some revision before it."""
 
 
 def reward_of(spec: RewardSpec, evidence: Evidence, when: Circumstances) -> Reward:
@@ -101,6 +104,8 @@ def reward_of(spec: RewardSpec, evidence: Evidence, when: Circumstances) -> Rewa
         reported_at=when.reported_at,
         reward_function=function,
         turn_rewards=turn_rewards(trajectory.turns, total) if spec.dense else None,
+        effort=effort_of(trajectory),
+        first_scored=sorted(set(assessments) - set(when.scored)) if when.revision else None,
     )
 
 
@@ -153,6 +158,12 @@ def has_new_opinions(spec: RewardSpec, feedback: Sequence[Feedback], last: Rewar
 def has_equal_scores(reward: Reward, last: Reward) -> bool:
     """Whether the scores of two rewards of a trajectory are equal, component by component."""
     return reward.reward_function == last.reward_function and _scores(reward) == _scores(last)
+
+
+def scored_in(rewards: Sequence[Reward], function: RewardFunction) -> set[str]:
+    """Components that apply in some of these revisions under a function."""
+    own = (reward for reward in rewards if reward.reward_function == function)
+    return {name for reward in own for name in _scores(reward)}
 
 
 def _scores(reward: Reward) -> dict[str, float]:

@@ -183,6 +183,32 @@ class HintOut(Answer, frozen=True, kw_only=True):
     """How many changes it stands for."""
 
 
+class WatchedOut(Answer, frozen=True, kw_only=True):
+    """A number that every reward of a role has, watched for a change of its level."""
+
+    role: str
+    function: str
+    """The reward function's name and version."""
+    metric: str
+    """`reward`, `length`, `calls`, or a component: its score less the reward that the others give."""
+    trajectories: int
+    """How many are compared with one another now."""
+    mean: float | None
+    """Of these."""
+    evidence: float
+    """Of a change; from 1 on it is an alert."""
+    alert: str | None
+    """The change that holds; None while the level is the usual one."""
+    since: Instant | None
+    """When it was seen."""
+
+
+class DriftOut(Answer, frozen=True, kw_only=True):
+    """What is watched in rewards."""
+
+    metrics: list[WatchedOut]
+
+
 # Trajectories
 
 

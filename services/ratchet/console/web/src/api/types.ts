@@ -11,6 +11,7 @@ export type DeployerSchemas = Deployer["schemas"];
 export type Session = ConsoleSchemas["SessionOut"];
 export type Scope = "view" | "annotate" | "train" | "operate" | "infer";
 export type Loop = ConsoleSchemas["LoopOut"];
+export type Drift = ConsoleSchemas["DriftOut"];
 export type Hint = ConsoleSchemas["HintOut"];
 export type Attention = ConsoleSchemas["AttentionOut"];
 export type Rollout = DeployerSchemas["RolloutOut"];

@@ -3,7 +3,7 @@
 import { useEffect } from "preact/hooks";
 import { loop as streamed } from "../../api/live.ts";
 import { useResource } from "../../api/resource.ts";
-import type { Attention, Loop } from "../../api/types.ts";
+import type { Attention, Drift, Loop } from "../../api/types.ts";
 import { Spark } from "../../charts/spark.tsx";
 import { bytes, count, measure, plural, share } from "../../format.ts";
 import { href, type Route } from "../../route.ts";
@@ -52,6 +52,7 @@ function Whole({ loop }: { loop: Loop }) {
       <Picture loop={loop} />
       <Roles loop={loop} />
       <Hour loop={loop} />
+      <Rewards />
       <div class="grid">
         <Services loop={loop} />
         <Streams loop={loop} />
@@ -157,6 +158,26 @@ function Hour({ loop }: { loop: Loop }) {
         <Spark name="rewards / min" value={measure(now.rewards)} points={of((minute) => minute.rewards)} low={0} colour={4} />
         <Spark name="mean reward" value={measure(now.mean)} points={of((minute) => minute.mean_reward)} colour={2} />
       </div>
+    </Panel>
+  );
+}
+
+/** Absent until a role has rewards to compare. */
+function Rewards() {
+  const drift = useResource<Drift>("/v1/drift", { on: (hint) => hint.kind === "alert", everyMs: 30_000 });
+  const metrics = drift.data?.metrics ?? [];
+  if (metrics.length === 0) return drift.error === null ? null : <Failure error={drift.error} at={null} what="what is watched in rewards" onRetry={drift.reload} />;
+  return (
+    <Panel title="Levels of rewards" id="drift" flush>
+      <Table caption="What is watched in rewards for a change of its level" rows={metrics} rowKey={(one) => `${one.role} ${one.function} ${one.metric}`} columns={[
+        { name: "Role", show: (one) => <DataText text={one.role} /> },
+        { name: "Function", show: (one) => <DataText text={one.function} /> },
+        { name: "Metric", show: (one) => <DataText text={one.metric} /> },
+        { name: "Mean", isNumber: true, show: (one) => measure(one.mean) },
+        { name: "Trajectories", isNumber: true, show: (one) => count(one.trajectories) },
+        { name: "Evidence of a change", show: (one) => <Meter value={Math.min(1, one.evidence)} label={`Evidence that ${one.metric} of ${one.role} has changed`} /> },
+        { name: "Level", show: (one) => one.alert === null ? <Pill tone="good" icon="good" plain>as before</Pill> : <span class="wrap"><Pill tone="warn" icon="warn" plain>changed</Pill> <DataText text={one.alert} most={300} />{one.since !== null && <>, <Ago at={one.since} /></>}</span> },
+      ]} />
     </Panel>
   );
 }
