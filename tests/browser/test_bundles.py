@@ -39,7 +39,7 @@ def test_a_bundles_page_shows_its_parts(open_view: Opening) -> None:
     expect(parts.locator("section .row")).to_have_text(
         [
             "who answers openai/small-2",
-            "instructions in the place of the agent's; need shop in the request's metadata",
+            "instructions in the place of the agent's; need shop of the request",
             "tool delete_order hidden from the model",
             "tool refund describes the tool, sum",
             "examples 2 messages after the instructions",

@@ -167,7 +167,7 @@ async def test_a_call_without_a_variable_that_stable_needs_is_refused_in_words(
 ) -> None:
     async with world(nats, tmp_path, monkeypatch) as there:
         await there.route(await there.register(2, instructions("{{variables.shop}}", "shop")))
-        with pytest.raises(openai.BadRequestError, match=r"metadata has no shop") as caught:
+        with pytest.raises(openai.BadRequestError, match="nor `metadata` has shop") as caught:
             await ask(there.here.client(), ASKED)
         assert caught.value.code == "policy_unfit"
         fine = await ask(there.here.client(), ASKED, extra_body={"metadata": {"shop": "Acme"}})
@@ -246,9 +246,9 @@ async def test_a_large_call_is_changed_beside_the_event_loop(
     threads: list[threading.Thread] = []
     apply = Applier.apply
 
-    def seen(*given: Any) -> CallRequest:
+    def seen(*given: Any, **named: Any) -> CallRequest:
         threads.append(threading.current_thread())
-        return apply(*given)
+        return apply(*given, **named)
 
     monkeypatch.setattr(Applier, "apply", seen)
     async with world(nats, tmp_path, monkeypatch) as there:

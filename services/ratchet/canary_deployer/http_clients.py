@@ -14,7 +14,7 @@ from ratchet.core.contract.http.models import OutcomeTimesOut, TrajectoryCostsOu
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.contract.turn import Sampling
 from ratchet.core.errors import RatchetError, Rejected, Unavailable
-from ratchet.core.rules.bundles import NO_UPSTREAM
+from ratchet.core.rules.bundles import NO_UPSTREAM, VARIABLES
 from ratchet.core.service.http_client import AsyncApiClient, Peer, Reply, bearer, error_of
 
 AGENT, HELDOUT_AGENT, BUNDLE_AGENT = "shadow_replay", "heldout_tasks", "bundle"
@@ -86,12 +86,12 @@ class HttpGateway:
         """As a trajectory of its own, with the variables of the policy's instructions: other metadata names people."""
         instructions = (await self._bundle_of(policy)).instructions
         variables = instructions.variables if instructions else ()
-        metadata = {name: prompt.metadata[name] for name in variables if name in prompt.metadata}
+        given = {name: prompt.metadata[name] for name in variables if name in prompt.metadata}
         body = {
             "model": policy.name,
             "messages": prompt.messages,
             **({"tools": prompt.tools} if prompt.tools else {}),
-            **({"metadata": metadata} if metadata else {}),
+            **({VARIABLES: given} if given else {}),
             **members,
         }
         headers = {"x-ratchet-trajectory": str(uuid_utils.uuid7())}

@@ -61,7 +61,7 @@ Other = Annotated[
 def given_parts(
     instructions: Annotated[
         Path | None,
-        typer.Option(help="A text file: {{instructions}} is what the agent sent, {{variables.NAME}} its metadata."),
+        typer.Option(help="A text file: {{instructions}} is what the agent sent, {{variables.NAME}} its variable."),
     ] = None,
     prepend: Annotated[
         bool, typer.Option("--prepend", help="Before the agent's own instructions, which stay.")

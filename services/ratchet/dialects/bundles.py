@@ -7,23 +7,41 @@ which speaks that API still gets it untranslated; members that a bundle does not
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 
-from ratchet.core.contract.bundle import APPEND, PREPEND, Bundle, SamplingValues, ToolTexts
-from ratchet.core.rules.bundles import BLANK_LINE, SENT, Template, placed, template_of
+from ratchet.core.contract.bundle import APPEND, PREPEND, REPLACE, Bundle, SamplingValues
+from ratchet.core.rules.bundles import (
+    BLANK_LINE,
+    METADATA,
+    SENT,
+    VARIABLES,
+    Template,
+    placed,
+    template_of,
+    variables_of,
+)
 from ratchet.core.rules.chat import text_of
 from ratchet.dialects.api_dialect import CHAT, TEXT, ApiDialect
+from ratchet.dialects.bundle_tools import (
+    CHAT_TOOLS,
+    MESSAGES_TOOLS,
+    RAWS,
+    RESPONSES_TOOLS,
+    ToolShape,
+    describe,
+    raw_of,
+    spliced,
+)
 from ratchet.dialects.messages.dialect import MESSAGES
 from ratchet.dialects.requests import Body, CallRequest, Fields, read_call, value_of
 from ratchet.dialects.responses.dialect import RESPONSES, asked_of
 
 _INSTRUCTING = ("system", "developer")
 """Roles of messages whose first ones are an agent's instructions."""
-_RAWS = msgspec.json.Decoder(list[msgspec.Raw])
 _CHAT_NAMES = {name: name for name in SamplingValues.__struct_fields__} | {"max_tokens": "max_completion_tokens"}
 _RESPONSES_NAMES = _CHAT_NAMES | {"max_tokens": "max_output_tokens"}
 _MESSAGES_NAMES = {name: name for name in ("temperature", "top_p", "top_k", "max_tokens", "seed")}
@@ -40,10 +58,8 @@ class _Api:
     """A sampling value -> its member; what the API does not know is not there."""
     aliases: Mapping[str, tuple[str, ...]]
     """Other members of the API for the same value."""
-    function: Callable[[Body], Body]
-    """The part of a tool that has its name and texts."""
-    schema: str
-    """The member of that part which describes the parameters."""
+    tools: ToolShape
+    """How it has tools."""
     respond: Callable[[Fields, Body], None]
     """Writes the answer's format into the members."""
 
@@ -59,9 +75,15 @@ class Applier:
         self._examples = [msgspec.to_builtins(example) for example in bundle.examples]
 
     def apply(
-        self, dialect: ApiDialect, request: CallRequest, read: Callable[[Fields], CallRequest] | None = None
+        self,
+        dialect: ApiDialect,
+        request: CallRequest,
+        read: Callable[[Fields], CallRequest] | None = None,
+        *,
+        limit: str | None = None,
     ) -> CallRequest:
-        """The request as the engine gets it; `read`: how it was read, where that is not the dialect's way.
+        """The request as the engine gets it; `read`: how it was read, where that is not the dialect's way. `limit`: the
+        member of a chat that has the most tokens of an answer, where the server does not know the newer one.
 
         Raises `BadRequest` where it lacks a variable, or cannot be read.
         """
@@ -70,12 +92,12 @@ class Applier:
         messages = request.messages
         if self._template is not None or self._examples:
             if dialect is CHAT:
-                messages = self._into_chat(fields, messages, _metadata(request))
+                messages = self._into_chat(fields, messages, _variables(request))
             elif api.instruct is not None:
-                api.instruct(self, fields, _metadata(request))
+                api.instruct(self, fields, _variables(request))
         if bundle.tools:
-            _describe(fields, bundle.tools, api)
-        _sample(fields, bundle, api)
+            describe(fields, bundle.tools, api.tools)
+        _sample(fields, bundle, api, limit)
         if bundle.response_format is not None:
             api.respond(fields, bundle.response_format)
         changed = _chat(request, fields, messages) if dialect is CHAT else (read or dialect.read)(fields)
@@ -103,6 +125,11 @@ class Applier:
             return None
         return {PREPEND: 0, APPEND: 1}.get(self._mode)
 
+    @property
+    def holds_sent(self) -> bool:
+        """Whether the agent's own instructions are part of the text."""
+        return self._template is not None and (self._mode != REPLACE or SENT in self._template.names)
+
     def head(self, leading: Sequence[Body], given: Mapping[str, object]) -> list[Body]:
         """The first messages of a chat: for `leading`, the agent's own instructions, and the examples."""
         sent = BLANK_LINE.join(filter(None, (text_of(message.get("content")) for message in leading)))
@@ -118,7 +145,7 @@ class Applier:
         head = self.head(messages[:count], given)
         if not head and count == len(messages):  # no API takes a chat without any message
             return messages
-        fields["messages"] = _spliced(head, _RAWS.decode(fields["messages"])[count:])
+        fields["messages"] = spliced(head, RAWS.decode(fields["messages"])[count:])
         return [*head, *messages[count:]]
 
     @property
@@ -143,38 +170,36 @@ def _chat(request: CallRequest, fields: Fields, messages: list[Body]) -> CallReq
     return read_call(fields, messages, wants_logprobs=request.wants_logprobs, searchable=request.searchable)
 
 
-def _metadata(request: CallRequest) -> Mapping[str, object]:
-    given = value_of(request.fields, "metadata")
-    return cast("Mapping[str, object]", given) if isinstance(given, dict) else {}
-
-
-def _raw(value: object) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.json.encode(value))
-
-
-def _spliced(head: Sequence[Body], rest: Sequence[msgspec.Raw]) -> msgspec.Raw:
-    """A list of `head` and of items as they were sent."""
-    return msgspec.Raw(b"[" + b",".join([*map(msgspec.json.encode, head), *map(bytes, rest)]) + b"]")
+def _variables(request: CallRequest) -> Mapping[str, object]:
+    return variables_of({name: value_of(request.fields, name) for name in (METADATA, VARIABLES)})
 
 
 def _into_responses(applier: Applier, fields: Fields, given: Mapping[str, object]) -> None:
-    """A later request of a stored response gets the instructions anew, as this API has it, and no examples again."""
+    """A later request of a stored response gets the instructions anew, as this API has it, and no examples again.
+
+    Instructions that stand in the input stay part of it, and so of the conversation that a provider stores.
+    """
     sent, items = value_of(fields, "instructions"), value_of(fields, "input")
     listed = cast("list[Body]", items) if isinstance(items, list) else []
-    count = leading_of(listed) if applier.bundle.instructions is not None else 0
+    count, head = leading_of(listed), list[Body]()
     if applier.bundle.instructions is not None:
         texts = [sent if isinstance(sent, str) else "", *(text_of(item.get("content")) for item in listed[:count])]
-        _write_text(fields, "instructions", applier.instructions(BLANK_LINE.join(filter(None, texts)), given))
+        text = applier.instructions(BLANK_LINE.join(filter(None, texts)), given)
+        if count and applier.holds_sent:
+            fields.pop("instructions", None)
+            head = [{"role": listed[0]["role"], "content": text}] if text else []
+        else:
+            _write_text(fields, "instructions", text)
     continues = any(value_of(fields, name) for name in ("previous_response_id", "conversation"))
     examples = [] if continues else applier.examples
-    if not count and not examples:
+    replaced = count if applier.bundle.instructions is not None else 0
+    if not replaced and not examples:
         return
     if isinstance(items, str):
-        raws = [_raw({"role": "user", "content": items})]
+        raws = [raw_of({"role": "user", "content": items})]
     else:
-        raws = _RAWS.decode(fields["input"]) if listed else []
-    kept = 0 if count else leading_of(listed)
-    fields["input"] = _spliced((), [*raws[:kept], *map(_raw, examples), *raws[count + kept :]])
+        raws = RAWS.decode(fields["input"]) if listed else []
+    fields["input"] = spliced((), [*map(raw_of, head), *raws[replaced:count], *map(raw_of, examples), *raws[count:]])
 
 
 def _answerable(changed: CallRequest, request: CallRequest) -> CallRequest:
@@ -191,90 +216,24 @@ def _into_messages(applier: Applier, fields: Fields, given: Mapping[str, object]
             blocks = cast("list[Body]", sent)  # with their marks for a provider's cache
             if text := applier.instructions("", given):
                 blocks.insert(place * len(blocks), {"type": "text", "text": text})
-                fields["system"] = _raw(blocks)
+                fields["system"] = raw_of(blocks)
         else:
             _write_text(fields, "system", applier.instructions(text_of(sent), given))
     if applier.examples:
-        raws = _RAWS.decode(fields["messages"])
-        fields["messages"] = _spliced(applier.examples, raws)
+        raws = RAWS.decode(fields["messages"])
+        fields["messages"] = spliced(applier.examples, raws)
 
 
 def _write_text(fields: Fields, name: str, text: str) -> None:
     """Of an empty text APIs want no member."""
     if text:
-        fields[name] = _raw(text)
+        fields[name] = raw_of(text)
     else:
         fields.pop(name, None)
 
 
-def _describe(fields: Fields, texts: Mapping[str, ToolTexts], api: _Api) -> None:
-    """The tools with the bundle's texts, without those that it hides; all others as they were sent."""
-    tools = value_of(fields, "tools")
-    if not isinstance(tools, list):
-        return
-    offered = cast("list[Any]", tools)
-    if texts.keys().isdisjoint(_name_of(tool, api) for tool in offered):
-        return
-    shown: list[msgspec.Raw] = []
-    gone: set[str] = set()
-    for tool, raw in zip(offered, _RAWS.decode(fields["tools"]), strict=True):
-        name = _name_of(tool, api)
-        text = texts.get(name) if name is not None else None
-        if name is not None and text is not None and text.hidden:
-            gone.add(name)
-        else:
-            shown.append(raw if text is None else _raw(_described(tool, text, api)))
-    fields["tools"] = _spliced((), shown)
-    if gone and not shown:
-        for member in ("tools", "tool_choice", "parallel_tool_calls"):
-            fields.pop(member, None)
-    elif gone:
-        _choose(fields, gone, api)
-
-
-def _choose(fields: Fields, gone: Container[str | None], api: _Api) -> None:
-    """No tool is chosen, or allowed, that is not offered."""
-    chosen = value_of(fields, "tool_choice")
-    if not isinstance(chosen, dict):
-        return
-    choice = cast("Body", chosen)
-    if _name_of(choice, api) in gone:
-        del fields["tool_choice"]
-        return
-    holder = choice.get("allowed_tools", choice)
-    allowed = cast("Body", holder).get("tools") if isinstance(holder, dict) else None
-    if not isinstance(allowed, list):
-        return
-    left = [tool for tool in cast("list[Any]", allowed) if _name_of(tool, api) not in gone]
-    holder["tools"] = left
-    fields["tool_choice"] = _raw(choice if left else "none")
-
-
-def _name_of(tool: object, api: _Api) -> str | None:
-    name = api.function(cast("Body", tool)).get("name") if isinstance(tool, dict) else None
-    return name if isinstance(name, str) else None
-
-
-def _described(tool: Body, text: ToolTexts, api: _Api) -> Body:
-    function = api.function(tool)
-    changed = dict(function)
-    if text.description is not None:
-        changed["description"] = text.description
-    schema = changed.get(api.schema)
-    properties = cast("Body", schema).get("properties") if isinstance(schema, dict) else None
-    if text.parameters and isinstance(properties, dict):
-        known = cast("Body", properties)
-        described = {
-            name: {**cast("Body", known[name]), "description": words}
-            for name, words in text.parameters.items()
-            if isinstance(known.get(name), dict)
-        }
-        changed[api.schema] = {**cast("Body", schema), "properties": {**known, **described}}
-    return changed if function is tool else {name: changed if it is function else it for name, it in tool.items()}
-
-
-def _sample(fields: Fields, bundle: Bundle, api: _Api) -> None:
-    """An override takes the place of every member that an API has for the value."""
+def _sample(fields: Fields, bundle: Bundle, api: _Api, limit: str | None) -> None:
+    """An override takes the place of every member that an API has for the value, under the name that the agent used."""
     for values, overrides in ((bundle.defaults, False), (bundle.overrides, True)):
         for name, value in msgspec.to_builtins(values or SamplingValues()).items():
             member = api.sampling.get(name)
@@ -283,12 +242,14 @@ def _sample(fields: Fields, bundle: Bundle, api: _Api) -> None:
             if member == "reasoning":
                 _reason(fields, value, overrides=overrides)
                 continue
-            known = [other for other in (member, *api.aliases.get(name, ())) if _is_given(fields, other)]
+            aliases = api.aliases.get(name, ())
+            known = [other for other in (member, *aliases) if _is_given(fields, other)]
             if known and not overrides:
                 continue
-            for other in known:
+            for other in known[1:]:
                 del fields[other]
-            fields[member] = _raw(value)
+            named = limit if limit in aliases else member
+            fields[known[0] if known else named] = raw_of(value)
 
 
 def _reason(fields: Fields, effort: str, *, overrides: bool) -> None:
@@ -296,7 +257,7 @@ def _reason(fields: Fields, effort: str, *, overrides: bool) -> None:
     given = value_of(fields, "reasoning")
     sent = cast("Body", given) if isinstance(given, dict) else {}
     if overrides or sent.get("effort") is None:
-        fields["reasoning"] = _raw({**sent, "effort": effort})
+        fields["reasoning"] = raw_of({**sent, "effort": effort})
 
 
 def _is_given(fields: Fields, name: str) -> bool:
@@ -304,13 +265,13 @@ def _is_given(fields: Fields, name: str) -> bool:
 
 
 def _chat_format(fields: Fields, shape: Body) -> None:
-    fields["response_format"] = _raw(shape)
+    fields["response_format"] = raw_of(shape)
 
 
 def _responses_format(fields: Fields, shape: Body) -> None:
     text = value_of(fields, "text")
     flat = {"type": shape.get("type"), **cast("Body", shape.get("json_schema") or {})}
-    fields["text"] = _raw({**(cast("Body", text) if isinstance(text, dict) else {}), "format": flat})
+    fields["text"] = raw_of({**(cast("Body", text) if isinstance(text, dict) else {}), "format": flat})
 
 
 def _messages_format(fields: Fields, shape: Body) -> None:
@@ -319,12 +280,7 @@ def _messages_format(fields: Fields, shape: Body) -> None:
         return
     config = value_of(fields, "output_config")
     known = cast("Body", config) if isinstance(config, dict) else {}
-    fields["output_config"] = _raw({**known, "format": {"type": "json_schema", "schema": schema}})
-
-
-def _function_of(tool: Body) -> Body:
-    kinds = (tool.get(kind) for kind in ("function", "custom"))
-    return next((cast("Body", kind) for kind in kinds if isinstance(kind, dict)), tool)
+    fields["output_config"] = raw_of({**known, "format": {"type": "json_schema", "schema": schema}})
 
 
 _APIS: Mapping[str, _Api] = {
@@ -332,32 +288,28 @@ _APIS: Mapping[str, _Api] = {
         instruct=None,
         sampling=_CHAT_NAMES,
         aliases={"max_tokens": ("max_tokens",)},
-        function=_function_of,
-        schema="parameters",
+        tools=CHAT_TOOLS,
         respond=_chat_format,
     ),
     TEXT.name: _Api(
         instruct=None,
         sampling=_CHAT_NAMES | {"max_tokens": "max_tokens"},
         aliases={},
-        function=_function_of,
-        schema="parameters",
+        tools=CHAT_TOOLS,
         respond=_chat_format,
     ),
     RESPONSES.name: _Api(
         instruct=_into_responses,
         sampling=_RESPONSES_NAMES | {"reasoning_effort": "reasoning"},
         aliases={},
-        function=lambda tool: tool,
-        schema="parameters",
+        tools=RESPONSES_TOOLS,
         respond=_responses_format,
     ),
     MESSAGES.name: _Api(
         instruct=_into_messages,
         sampling=_MESSAGES_NAMES,
         aliases={},
-        function=lambda tool: tool,
-        schema="input_schema",
+        tools=MESSAGES_TOOLS,
         respond=_messages_format,
     ),
 }

@@ -17,6 +17,7 @@ from ratchet.core.contract import JsonObject
 from ratchet.core.contract.turn import Constraint, Sampling
 from ratchet.core.errors import BadRequest
 from ratchet.core.rules import constraints
+from ratchet.core.rules.bundles import VARIABLES
 from ratchet.core.rules.constraints import MEMBERS, Irreproducible
 
 T = TypeVar("T")
@@ -119,7 +120,7 @@ UUID = r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
 CLAUDE_SESSION = re.compile(rf"""(?:_session_|"session_id":\s?")({UUID})""")
 """The session in Claude Code's `metadata.user_id`: after an underscore until 2025, in JSON since."""
 _CLAUDE_ACCOUNT = re.compile(rf"""(?:_account_|"account_uuid":\s?")({UUID})""")
-_ONLY_OURS = frozenset({ADAPTER_ID})
+_ONLY_OURS = frozenset({ADAPTER_ID, VARIABLES})
 """Members that only the gateway understands."""
 _ONLY_POLICIES = _ONLY_OURS | {"return_token_ids"}
 """Members that providers do not know."""
@@ -194,6 +195,12 @@ class CallRequest(msgspec.Struct, frozen=True):
         return name in (self.fields if self.as_chat is None else self.as_chat.chat)
 
     @property
+    def tools(self) -> list[JsonObject]:
+        """The tools that it offers, those of an older chat's `functions` too."""
+        older = cast("list[JsonObject]", self.value("functions") or [])
+        return [*(self.value("tools") or []), *({"type": "function", "function": function} for function in older)]
+
+    @property
     def may_call_tools(self) -> bool:
         """Whether tools are offered, and their choice is the policy's own: a grammar makes a forced call."""
         return bool(self.value("tools")) and self.value("tool_choice") in (None, "auto")
@@ -222,13 +229,12 @@ def read_fields(body: bytes) -> Fields:
             value = value_of(fields, name)
             if isinstance(value, float) and value.is_integer() and -INTEGERS <= value < INTEGERS:
                 fields[name] = _raw(int(value))
-    if EXTRA_BODY in fields and ADAPTER_ID not in fields:
-        extra = value_of(fields, EXTRA_BODY)
-        if isinstance(extra, dict) and ADAPTER_ID in extra:
-            fields[ADAPTER_ID] = _raw(extra.pop(ADAPTER_ID))
-            fields[EXTRA_BODY] = _raw(extra)
-            if not extra:
-                del fields[EXTRA_BODY]
+    extra = value_of(fields, EXTRA_BODY)
+    if isinstance(extra, dict) and (ours := (_ONLY_OURS & extra.keys()) - fields.keys()):
+        fields |= {name: _raw(extra.pop(name)) for name in ours}
+        fields[EXTRA_BODY] = _raw(extra)
+        if not extra:
+            del fields[EXTRA_BODY]
     return fields
 
 
@@ -396,8 +402,12 @@ def engine_fields(request: CallRequest, policy: str) -> Fields:
 
 def provider_fields(request: CallRequest, model: str) -> Fields:
     """The request to any OpenAI-compatible server: the agent's own members, with the server's name for the model."""
-    kept = {key: value for key, value in request.fields.items() if key not in _ONLY_POLICIES}
-    return _streamed({**kept, "model": _raw(model)}, request)
+    return _streamed(forwarded_fields(request.fields, model), request)
+
+
+def forwarded_fields(fields: Fields, model: str) -> Fields:
+    """The members of any request to a server that is no policy's, with the server's name for the model."""
+    return {**{key: value for key, value in fields.items() if key not in _ONLY_POLICIES}, "model": _raw(model)}
 
 
 def _streamed(fields: Fields, request: CallRequest) -> Fields:

@@ -75,6 +75,9 @@ class Answering:
     logprob_modes: Mapping[str, str] = field(default_factory=dict[str, str])
     """By engine, which distribution it logs, where its answers do not name one."""
     prices: Prices = NO_PRICES
+    limits: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By engine, the member of a chat that has the most tokens of an answer, for bundles that set it; else the newer
+    `max_completion_tokens`."""
 
     async def answer(self, call: Call) -> Answer:
         """The answer, or a stream that has begun; the caller calls `record_answer` once the agent has it.
@@ -231,8 +234,9 @@ class Answering:
         applied_by = BY_GATEWAY
         if call.arm.fetched or call.composed_by is not None:
             bundle, applied_by = bundle.without_texts, BY_AGENT if call.composed_by == policy.digest else NOT_APPLIED
+        limit = self.limits.get(call.choice.engine.info.name)
         try:
-            call.asked = await self.reader.apply(partial(_applied, bundle, call), call.sent)
+            call.asked = await self.reader.apply(partial(_applied, bundle, call, limit), call.sent)
         except BadRequest as error:
             message = f"{policy.name} cannot answer this call: {error}"
             raise PolicyUnfit(400, message, code="policy_unfit") from error
@@ -279,8 +283,8 @@ class Answering:
         return True
 
 
-def _applied(bundle: Applier, call: Call, _: bytes) -> CallRequest:
-    return bundle.apply(call.dialect, call.request)
+def _applied(bundle: Applier, call: Call, limit: str | None, _: bytes) -> CallRequest:
+    return bundle.apply(call.dialect, call.request, limit=limit)
 
 
 def _name_replica(call: Call, replica: str | None) -> None:

@@ -202,7 +202,8 @@ def _guard(
     subject_key = settings.subject_key
     calls = CallOpener(reader, models, router, continuing, arms, identity, peer_sync, user_key, subject_key, utc_now)
     cache = AnswerCache(settings.cache_bytes)
-    answering = Answering(router, cache, recorder, identity, reader, settings.logprob_modes, settings.prices)
+    modes, limits = settings.logprob_modes, settings.limits
+    answering = Answering(router, cache, recorder, identity, reader, modes, settings.prices, limits)
     completions = Completions(calls, answering, continuing, constants.keep_alive_s)
     handlers = Handlers(recorder, continuing, arms, identity, peer_sync, updates, recording.contracts, utc_now)
     others = OtherCalls(reader, models, router, settings.prices, quotas.account)

@@ -205,7 +205,7 @@ class RecordMaker:
         index = parent.index + 1 if parent else job.header.turns if hint else 0
         prompted = TurnRequest(
             messages=messages,
-            tools=request.value("tools") or None,
+            tools=request.tools or None,
             sampling=asked.sampling,
             digest=hashlib.sha256(job.request).hexdigest(),
             index=index,

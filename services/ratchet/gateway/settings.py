@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -53,6 +54,10 @@ def _askable(name: str) -> str:
 
 ModelText = Annotated[str, AfterValidator(_askable)]
 """A model as an agent may name it."""
+
+
+_NEWER_LIMIT = (".openai.com", ".openai.azure.com")
+"""Servers with models that refuse `max_tokens`: they take `max_completion_tokens`."""
 
 
 class UpstreamSettings(BaseModel):
@@ -212,6 +217,12 @@ class Settings(ServiceSettings):
     def logprob_modes(self) -> Mapping[str, str]:
         """By engine, which distribution it logs, where its answers do not name one."""
         return {engine.name: MODES[engine.logprobs_mode] for engine in self.engines if engine.logprobs_mode is not None}
+
+    @property
+    def limits(self) -> Mapping[str, str]:
+        """By upstream, the member of a chat that bounds an answer: all servers but OpenAI's own know the older one."""
+        hosts = {upstream.name: urlsplit(upstream.base_url).hostname or "" for upstream in self.upstreams}
+        return {name: "max_tokens" for name, host in hosts.items() if not f".{host}".endswith(_NEWER_LIMIT)}
 
 
 def verify(settings: Settings, environment: Mapping[str, str]) -> None:

@@ -113,8 +113,8 @@ async def test_a_missing_variable_is_refused_with_the_turn() -> None:
     result = await given.check("render")
     assert (result.outcome, result.reason) == (
         FAILED,
-        "turn turn-2: the request's metadata has no name, which the policy's instructions need; so it is with 1 of 2"
-        " recorded requests",
+        "turn turn-2: neither `ratchet_variables` nor `metadata` has name, which the policy's instructions need; so it"
+        " is with 1 of 2 recorded requests",
     )
     assert given.gateway.asked == []
 
@@ -260,7 +260,11 @@ async def test_metadata_that_names_people_or_trajectories_is_not_sent() -> None:
     metadata = {"name": "Mia", "user_id": "u1", "trajectory_id": "t1"}
     await gateway.ask(bundle(2), request(1, metadata=metadata), 16)
     sent = msgspec.json.decode(asked[0].content)
-    assert (sent["metadata"], sent["model"], sent["max_completion_tokens"]) == ({"name": "Mia"}, bundle(2).name, 16)
+    assert (sent["ratchet_variables"], sent["model"], sent["max_completion_tokens"]) == (
+        {"name": "Mia"},
+        bundle(2).name,
+        16,
+    )
     assert asked[0].headers["x-ratchet-trajectory"]
 
 

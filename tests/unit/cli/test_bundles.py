@@ -157,7 +157,7 @@ async def test_the_command_line_names_every_part(
     shown = capsys.readouterr().out
     assert "support@1-" in shown
     assert "beside support@0" in shown
-    assert "after the agent's; need shop in the metadata" in shown
+    assert "after the agent's; need shop of the request" in shown
 
 
 async def test_a_bundle_from_another_keeps_its_other_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

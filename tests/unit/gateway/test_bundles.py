@@ -15,7 +15,7 @@ from ratchet.core.errors import NotFound
 from ratchet.core.rules.bundles import MissingVariable
 from ratchet.dialects.apis import APIS
 from ratchet.dialects.bundles import Applier
-from ratchet.dialects.requests import CallRequest, read_fields
+from ratchet.dialects.requests import CallRequest, engine_fields, provider_fields, read_fields
 from ratchet.dialects.responses.dialect import asked_of, chat_call
 from ratchet.gateway.domain.turns import applied_of
 
@@ -29,9 +29,9 @@ each_api = pytest.mark.parametrize("api", BODIES)
 FORMAT = {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"type": "object"}}}
 
 
-def _applied(api: str, bundle: Bundle, **members: object) -> CallRequest:
+def _applied(api: str, bundle: Bundle, limit: str | None = None, **members: object) -> CallRequest:
     body = {**BODIES[api], **members}
-    return Applier(bundle).apply(APIS[api], APIS[api].read(read_fields(msgspec.json.encode(body))))
+    return Applier(bundle).apply(APIS[api], APIS[api].read(read_fields(msgspec.json.encode(body))), limit=limit)
 
 
 def _instructions(text: str, mode: str = "replace", *variables: str) -> Bundle:
@@ -61,6 +61,15 @@ def test_a_template_repeats_the_agents_instructions_and_its_metadata(api: str) -
 
 
 @each_api
+def test_variables_of_their_own_member_come_first_and_reach_no_server(api: str) -> None:
+    bundle = _instructions("{{variables.shop}} {{variables.day}}", "replace", "shop", "day")
+    metadata, variables = {"shop": "Other", "day": "Monday"}, {"shop": "Acme"}
+    request = _applied(api, bundle, metadata=metadata, ratchet_variables=variables)
+    assert request.messages[0]["content"] == "Acme Monday"
+    assert "ratchet_variables" not in {**provider_fields(request, "m"), **engine_fields(request, "m")}
+
+
+@each_api
 def test_a_call_without_a_variable_is_refused(api: str) -> None:
     with pytest.raises(MissingVariable, match="shop"):
         _applied(api, _instructions("{{variables.shop}}", "replace", "shop"))
@@ -72,6 +81,22 @@ def test_examples_stand_after_the_instructions(api: str) -> None:
     request = _applied(api, Bundle(examples=examples))
     texts = [(message["role"], message["content"]) for message in request.messages]
     assert texts == [("system", SENT), ("user", "one"), ("assistant", "two"), ("user", "hello")]
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "instructions", "head"),
+    [
+        (OURS, "replace", OURS, []),
+        (OURS, "append", None, [{"role": "developer", "content": f"{SENT}\n\nMore.\n\n{OURS}"}]),
+        ("<{{instructions}}>", "replace", None, [{"role": "developer", "content": f"<{SENT}\n\nMore.>"}]),
+    ],
+)
+def test_instructions_in_the_input_stay_in_the_conversation_that_a_provider_stores(
+    text: str, mode: str, instructions: str | None, head: list[Any]
+) -> None:
+    leading = [{"role": "developer", "content": "More."}]
+    request = _native(_applied("responses", _instructions(text, mode), input=[*leading, USER]))
+    assert (request.get("instructions"), request["input"]) == (instructions, [*head, USER])
 
 
 def test_examples_are_not_repeated_where_a_response_is_continued() -> None:
@@ -108,6 +133,37 @@ def test_tools_get_their_texts_and_hidden_ones_are_not_offered(api: str) -> None
     assert function["parameters"]["properties"] == {"order": {"type": "string", "description": "its number"}}
 
 
+NAMESPACE: dict[str, Any] = {"type": "namespace", "name": "crm", "description": "Customers.", "limit": 1}
+
+
+def test_tools_in_namespaces_and_in_the_input_are_named_as_turns_name_them() -> None:
+    refund, escalate = _tools("responses")
+    added = {"type": "additional_tools", "role": "developer", "tools": [refund, escalate]}
+    texts = {"crm__refund": ToolTexts(description="new"), "refund": ToolTexts(hidden=True)}
+    request = _applied(
+        "responses", Bundle(tools=texts), tools=[{**NAMESPACE, "tools": [refund, escalate]}], input=[added, USER]
+    )
+    sent = _native(request)
+    assert sent["tools"] == [{**NAMESPACE, "tools": [{**refund, "description": "new"}, escalate]}]
+    assert sent["input"] == [{**added, "tools": [escalate]}, USER]
+
+
+def test_a_namespace_whose_tools_are_hidden_is_not_offered() -> None:
+    tools = [{**NAMESPACE, "tools": _tools("responses")[:1]}]
+    choice = {"type": "function", "name": "refund", "namespace": "crm"}
+    bundle = Bundle(tools={"crm__refund": ToolTexts(hidden=True)})
+    assert not _native(_applied("responses", bundle, tools=tools, tool_choice=choice)).keys() & {"tools", "tool_choice"}
+
+
+def test_functions_of_an_older_chat_get_their_texts_and_are_recorded_as_tools() -> None:
+    functions = [tool["function"] for tool in _tools("chat")]
+    bundle = Bundle(tools={"refund": ToolTexts(description="new"), "escalate": ToolTexts(hidden=True)})
+    request = _applied("chat", bundle, functions=functions, function_call={"name": "escalate"})
+    (function,) = _native(request)["functions"]
+    assert (function["description"], "function_call" in _native(request)) == ("new", False)
+    assert request.tools == [{"type": "function", "function": function}]
+
+
 def test_a_call_without_any_tool_left_has_no_choice_of_one() -> None:
     bundle = Bundle(tools={name: ToolTexts(hidden=True) for name in ("refund", "escalate")})
     request = _applied("chat", bundle, tools=_tools("chat"), tool_choice="required", parallel_tool_calls=False)
@@ -123,6 +179,24 @@ def test_defaults_yield_to_the_agent_and_overrides_do_not(api: str) -> None:
         {"chat": "max_completion_tokens", "responses": "max_output_tokens", "messages": "max_tokens"}[api]
     }
     assert 5 in _native(request).values()
+
+
+@pytest.mark.parametrize(
+    ("sent", "limit", "expected"),
+    [
+        ({"max_tokens": 9}, None, {"max_tokens": 5}),
+        ({"max_completion_tokens": 9}, "max_tokens", {"max_completion_tokens": 5}),
+        ({"max_completion_tokens": 9, "max_tokens": 9}, None, {"max_completion_tokens": 5}),
+        ({}, "max_tokens", {"max_tokens": 5}),
+        ({}, None, {"max_completion_tokens": 5}),
+    ],
+)
+def test_a_limit_has_the_name_that_the_agent_used_else_the_servers(
+    sent: dict[str, int], limit: str | None, expected: dict[str, int]
+) -> None:
+    bundle = Bundle(overrides=SamplingValues(max_tokens=5))
+    request = _native(_applied("chat", bundle, limit, **sent))
+    assert {name: value for name, value in request.items() if name.startswith("max_")} == expected
 
 
 @pytest.mark.parametrize(

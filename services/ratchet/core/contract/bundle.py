@@ -22,7 +22,7 @@ from ratchet.core.contract.values import (
 )
 
 Variable = Annotated[str, matching(r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
-"""Name of a value that requests bring in their metadata."""
+"""Name of a value that requests bring in `ratchet_variables`, which no server gets, or in their metadata."""
 
 
 class BundleModel(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -45,7 +45,7 @@ class Instructions(Value, frozen=True, kw_only=True, omit_defaults=True):
     """The system prompt: a template, which is expanded once; what agents sent is never expanded."""
 
     text: Text
-    """`{{instructions}}` is what the agent sent, `{{variables.NAME}}` a member of the request's metadata."""
+    """`{{instructions}}` is what the agent sent, `{{variables.NAME}}` a variable of the request."""
     mode: Annotated[str, listed("replace", "prepend", "append")] = REPLACE
     """Whether the text stands in the place of the agent's instructions, before or after them."""
     variables: tuple[Variable, ...] = ()
@@ -94,7 +94,7 @@ class Bundle(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Who answers; absent: what would answer for the role without it."""
     instructions: Instructions | None = None
     tools: dict[str, ToolTexts] = msgspec.field(default_factory=dict)
-    """Texts of tools that agents offer, by the tool's name."""
+    """Texts of tools that agents offer, by the tool's name: `<namespace>__<name>` in a namespace."""
     examples: tuple[Example, ...] = ()
     """Messages after the instructions, oldest first."""
     defaults: SamplingValues | None = None

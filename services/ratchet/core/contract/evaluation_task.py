@@ -87,6 +87,6 @@ class Task(Value, frozen=True, kw_only=True):
     max_tokens: Ordinal | None = None
     """Longest answer. Absent: 1024 of a policy by default, of another server's model as that server has it."""
     metadata: dict[str, str | int | float] | None = None
-    """Of the request, as agents send it: what a bundle's instructions take variables from."""
+    """What a bundle's instructions take variables from, as agents send it; no provider gets it."""
     seed: Count = 0
     """Of the first sampled answer; the ones after it have the numbers after it."""

@@ -11,6 +11,7 @@ from ratchet.bus.message import JsonObject, decode
 from ratchet.core.contract.evaluation_task import Task
 from ratchet.core.errors import Conflict, Forbidden, NotFound, Rejected, Unavailable
 from ratchet.core.evaluation.playing import Answer
+from ratchet.core.rules.bundles import VARIABLES
 from ratchet.core.service.http_client import Reply
 
 ANSWER_S = 300.0
@@ -70,7 +71,7 @@ class HttpPlayer:
             "messages": task.messages,
             "temperature": temperature,
             **({"tools": task.tools} if task.tools else {}),
-            **({"metadata": task.metadata} if task.metadata else {}),
+            **({VARIABLES: task.metadata} if task.metadata else {}),
             **({"max_tokens": max_tokens} if max_tokens is not None else {}),
             **({"seed": seed} if temperature else {}),
         }

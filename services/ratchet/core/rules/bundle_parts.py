@@ -63,7 +63,7 @@ def _parts(bundle: Bundle) -> Iterator[tuple[str, Part]]:
 def _standing(instructions: Instructions) -> str:
     """How the instructions stand to the agent's, and what they need."""
     where = {REPLACE: "in the place of", PREPEND: "before"}.get(instructions.mode, "after")
-    needs = f"; need {', '.join(instructions.variables)} in the metadata" if instructions.variables else ""
+    needs = f"; need {', '.join(instructions.variables)} of the request" if instructions.variables else ""
     return f"{where} the agent's{needs}"
 
 

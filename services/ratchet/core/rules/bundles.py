@@ -24,6 +24,8 @@ NO_UPSTREAM = "no_upstream"
 """Code of an error: the gateway's settings name no upstream that a policy asks, or none for its role."""
 SENT = "instructions"
 """The placeholder for what the agent sent."""
+VARIABLES, METADATA = "ratchet_variables", "metadata"
+"""Members of a request that bring variables. The first one never leaves the gateway: some providers refuse metadata."""
 _VARIABLES = "variables."
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _PLACEHOLDER = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
@@ -133,13 +135,19 @@ def model_name(bundle: Bundle) -> str:
     return "" if model is None else f"{model.upstream}/{model.name}" if model.upstream else model.name
 
 
+def variables_of(members: Mapping[str, object]) -> dict[str, object]:
+    """The variables that a request brings in these of its members; those of `ratchet_variables` come first."""
+    given = (members.get(name) for name in (METADATA, VARIABLES))
+    return {name: value for member in given if isinstance(member, dict) for name, value in member.items()}  # pyright: ignore[reportUnknownVariableType] - JSON
+
+
 def _value(name: str, given: Mapping[str, object]) -> str:
     value = given.get(name)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        message = f"the request's metadata has no {name}, which the policy's instructions need"
-        raise MissingVariable(message, param=f"metadata.{name}")
+        message = f"neither `{VARIABLES}` nor `{METADATA}` has {name}, which the policy's instructions need"
+        raise MissingVariable(message, param=f"{VARIABLES}.{name}")
     text = str(value)
     if len(text) > MOST_VARIABLE:
-        message = f"metadata.{name} has {len(text)} characters; at most {MOST_VARIABLE} are read"
-        raise MissingVariable(message, param=f"metadata.{name}")
+        message = f"the variable {name} has {len(text)} characters; at most {MOST_VARIABLE} are read"
+        raise MissingVariable(message, param=f"{VARIABLES}.{name}")
     return text

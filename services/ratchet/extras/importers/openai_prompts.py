@@ -80,7 +80,7 @@ def _bundle(fields: JsonObject, upstream: str, left_out: Counter[str]) -> Bundle
         if fields[name] not in (None, {}, [], ""):
             left_out[f"`{name}` of prompts"] += 1
     if any(value not in (None, "", {}) for value in object_of(fields.get("variables")).values()):
-        left_out["default values of variables: agents send them in the metadata"] += 1
+        left_out["default values of variables: agents send them in ratchet_variables"] += 1
     return Bundle(
         model=BundleModel(upstream=upstream, name=model) if model else None,
         instructions=Instructions(text=text, variables=variables_in(text)) if text.strip() else None,

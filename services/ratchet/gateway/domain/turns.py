@@ -156,13 +156,12 @@ def applied_of(sent: CallRequest, got: CallRequest, choice: int = 0) -> Applied 
     same = sum(
         1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(reversed(before), reversed(after), strict=False))
     )
-    tools = got.value("tools") or []
     shape = got.value("response_format")
     applied = Applied(
         digest="",
         replaced=len(before) - same,
         head=list(after[: len(after) - same]),
-        tools=tools if tools != (sent.value("tools") or []) else None,
+        tools=got.tools if got.tools != sent.tools else None,
         parameters={"response_format": shape} if shape != sent.value("response_format") else None,
     )
     if not (applied.replaced or applied.head or applied.tools is not None or applied.parameters):

@@ -12,7 +12,7 @@ from ratchet.core.service.asgi import Headers
 from ratchet.dialects.api_dialect import ApiDialect
 from ratchet.dialects.messages.dialect import COUNT_PATH, MESSAGES
 from ratchet.dialects.messages.reading import count_of
-from ratchet.dialects.requests import CallRequest, Fields, provider_fields
+from ratchet.dialects.requests import CallRequest, Fields, forwarded_fields, provider_fields
 from ratchet.gateway.engines.base import (
     BUSY,
     NOT_NOW,
@@ -75,8 +75,8 @@ class OpenAiEngine:
 
         Raises `EngineFailed`, or another `EngineError` for a request that the server refuses.
         """
-        model = msgspec.Raw(msgspec.json.encode(policy.name.removeprefix(f"{self._name}:")))
-        reply = await self._transport.post(path, msgspec.json.encode({**fields, "model": model}), headers)
+        body = msgspec.json.encode(forwarded_fields(fields, policy.name.removeprefix(f"{self._name}:")))
+        reply = await self._transport.post(path, body, headers)
         if reply.status == 200:
             return reply
         raise self._problem(path, reply)

@@ -28,7 +28,7 @@ def test_a_template_is_expanded_once() -> None:
 def test_a_request_without_a_usable_variable_is_refused(given: dict[str, object]) -> None:
     with pytest.raises(MissingVariable, match="shop") as caught:
         template_of(_template("{{variables.shop}}", "shop")).expanded("", given)
-    assert caught.value.param == "metadata.shop"
+    assert caught.value.param == "ratchet_variables.shop"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ const WHOLE = {
 test("a bundle is read part by part", () => {
   assert.deepEqual(partsOf(WHOLE).map((part) => `${part.name}: ${part.words}`), [
     "who answers: openai/small",
-    "instructions: after the agent's; need shop in the request's metadata",
+    "instructions: after the agent's; need shop of the request",
     "tool delete: hidden from the model",
     "tool refund: describes the tool, sum",
     "examples: 2 messages after the instructions",

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import cast
 
 import msgspec
 
@@ -19,6 +18,7 @@ from ratchet.bus.message import JsonObject
 from ratchet.core.contract.turn import Sampling, Turn
 from ratchet.core.datasets.domain.selection import LEFT_OUT_ARMS, MIXED_OR_PINNED, is_left_out
 from ratchet.core.rules.arms import draw
+from ratchet.core.rules.bundles import variables_of
 from ratchet.core.rules.chat import ChatError, chain_of_turns, prompt_of_turn
 from ratchet.core.rules.chat.format import is_within
 from ratchet.core.rules.recorded import last_tools
@@ -64,7 +64,7 @@ class Prompt:
     tools: list[JsonObject]
     sampling: Sampling
     metadata: JsonObject
-    """What the request's metadata held."""
+    """What the request's metadata and variables held."""
     size: int
     """Bytes of messages, tools and metadata."""
 
@@ -109,7 +109,7 @@ def prompt_of(turns: Sequence[Turn]) -> Prompt | str:
     except (ChatError, RecursionError):
         return "unreadable_chat"
     tools = (last_tools(chain[: number + 1]) or []) if called.tools_digest else []
-    metadata: object = (called.parameters or {}).get("metadata")
+    metadata = variables_of(called.parameters or {})
     size = len(msgspec.json.encode([messages, tools, metadata]))
     if size > LARGEST_PROMPT:
         return "too_large"
@@ -122,6 +122,6 @@ def prompt_of(turns: Sequence[Turn]) -> Prompt | str:
         messages=messages,
         tools=tools,
         sampling=called.sampling or Sampling(),
-        metadata=cast("JsonObject", metadata) if isinstance(metadata, dict) else {},
+        metadata=metadata,
         size=size,
     )

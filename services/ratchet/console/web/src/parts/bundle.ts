@@ -35,7 +35,7 @@ export function partsOf(bundle: Bundle): Part[] {
 
 function standing({ mode, variables = [] }: NonNullable<Bundle["instructions"]>): string {
   const where = mode === "prepend" ? "before" : mode === "append" ? "after" : "in the place of";
-  return `${where} the agent's${variables.length > 0 ? `; need ${variables.join(", ")} in the request's metadata` : ""}`;
+  return `${where} the agent's${variables.length > 0 ? `; need ${variables.join(", ")} of the request` : ""}`;
 }
 
 function toolPart(name: string, tool: NonNullable<Bundle["tools"]>[string]): Part {
