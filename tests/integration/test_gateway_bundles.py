@@ -141,16 +141,16 @@ async def test_a_pinned_bundle_answers_as_it_would_under_test(
 
 
 @pytest.mark.parametrize(
-    "unfit",
+    ("unfit", "fault"),
     [
-        instructions("{{variables.shop}}", "shop"),
-        instructions(OURS, model=BundleModel(upstream="elsewhere", name="big-model")),
-        instructions(OURS, model=BundleModel(upstream="provider", name="retired-model")),
+        (instructions("{{variables.shop}}", "shop"), None),
+        (instructions(OURS, model=BundleModel(upstream="elsewhere", name="big-model")), None),
+        (instructions(OURS, model=BundleModel(upstream="provider", name="retired-model")), "no_model"),
     ],
     ids=["a variable is missing", "unknown upstream", "retired model"],
 )
 async def test_stable_answers_where_a_bundle_under_test_cannot(
-    nats: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unfit: Bundle
+    nats: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unfit: Bundle, fault: str | None
 ) -> None:
     async with world(nats, tmp_path, monkeypatch) as there:
         await there.register(0, NO_BUNDLE)
@@ -159,6 +159,7 @@ async def test_stable_answers_where_a_bundle_under_test_cannot(
         assert (answer.headers["x-ratchet-policy"], answer.headers["x-ratchet-arm"]) == (AS_SENT.name, "mixed")
         failed, answered = await there.here.published(Turn, 2)
         assert (failed.policy.version, failed.policy.arm, bool(failed.error)) == (2, "canary", True)
+        assert failed.engine.fault == fault
         assert (answered.policy.version, answered.error) == (0, None)
 
 

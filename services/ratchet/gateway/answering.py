@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from ratchet.core.contract.turn import BROKE, BY_AGENT, BY_GATEWAY, NOT_APPLIED, EngineInfo
+from ratchet.core.contract.turn import BROKE, BY_AGENT, BY_GATEWAY, NO_MODEL, NOT_APPLIED, EngineInfo
 from ratchet.core.errors import BadRequest, NotFound, Rejected
 from ratchet.core.rules.capture import Reason
 from ratchet.core.service.problems import HttpError, http_error
@@ -21,7 +21,7 @@ from ratchet.dialects.bundles import Applier
 from ratchet.dialects.requests import CallRequest
 from ratchet.dialects.streams import UNREADABLE
 from ratchet.gateway import metrics
-from ratchet.gateway.call_router import CallRouter
+from ratchet.gateway.call_router import CallRouter, Choice
 from ratchet.gateway.calls import Call, RequestReader, new_id
 from ratchet.gateway.domain.identity import Identity
 from ratchet.gateway.domain.past_calls import AnswerCache, cache_key
@@ -177,7 +177,7 @@ class Answering:
         begun_s = answer.begun_s if answer else None
         failure = error if isinstance(error, HttpError) else None
         engine, served = call.choice.engine.info.name, call.choice.served.name
-        fault = error.fault if isinstance(error, EngineFailed) else None
+        fault = _fault_of(error, call.choice) if isinstance(error, EngineFailed) else None
         if isinstance(error, str):  # the engine's own words within a stream that had begun
             fault = BROKE
         if fault is not None:
@@ -285,6 +285,12 @@ class Answering:
 
 def _applied(bundle: Applier, call: Call, limit: str | None, _: bytes) -> CallRequest:
     return bundle.apply(call.dialect, call.request, limit=limit)
+
+
+def _fault_of(failure: EngineFailed, choice: Choice) -> str | None:
+    """What the engine did wrong. A model that the server lacks says something of the policy that names it, alone."""
+    named = choice.bundle is not None and choice.bundle.bundle.model is not None
+    return NO_MODEL if failure.lacks_model and named else failure.fault
 
 
 def _name_replica(call: Call, replica: str | None) -> None:

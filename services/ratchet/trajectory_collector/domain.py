@@ -11,7 +11,7 @@ import msgspec
 from ratchet.core.contract import Feedback, JsonObject, Outcome, Trajectory, TrajectoryEnd, Turn, named_id
 from ratchet.core.contract.reward import UPDATE
 from ratchet.core.contract.trajectory import TaskContext, TrajectoryMetadata, TrajectoryTurn, claims_digest
-from ratchet.core.contract.turn import UNSERVED
+from ratchet.core.contract.turn import NOT_COMPUTED
 from ratchet.core.rules.arms import MIXED
 from ratchet.core.rules.chat import (
     ChatError,
@@ -311,7 +311,7 @@ def _with_outcome(
     handed_in = tools_called(main.calls[-1].response or {}) & inference.tools_of(end.role) if main else frozenset()
     if handed_in:
         outcome = Outcome(status="success", inferred_from=min(handed_in))
-    elif last.engine.fault == UNSERVED:
+    elif last.engine.fault in NOT_COMPUTED:
         return end  # nothing of an answer was computed: a wrong key, URL or model, or a server that is away
     elif (last.error and inference.by_errors) or (main is None and _error_of(last)):
         outcome = Outcome(status="failure", inferred_from=ERROR)

@@ -18,7 +18,7 @@ from ratchet.canary_deployer.domain.rollout import FAILED, PASSED, GateResult, R
 from ratchet.canary_deployer.replica_watch import GONE_S, WATCH_S, ReplicaWatch
 from ratchet.canary_deployer.replicas import Inconclusive
 from ratchet.core.contract.state import PolicyVersion
-from ratchet.core.contract.turn import BROKE, UNSERVED, EngineInfo
+from ratchet.core.contract.turn import BROKE, NO_MODEL, UNSERVED, EngineInfo
 from ratchet.core.errors import Unavailable
 from ratchet.core.rules.arms import arm_of
 from tests.support.canary_world import CanaryWorld, reward_of, start_of, started_id, turn_of
@@ -60,6 +60,15 @@ async def running() -> CanaryWorld:
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
     return world
+
+
+async def test_a_canary_whose_model_has_retired_is_held_by_its_first_calls() -> None:
+    world = await running()
+    await play(world, 40, {"canary": NO_MODEL})
+    rollout = await world.rollout()
+    assert rollout.state == "held", rollout.reason
+    assert "does not have the bundle's model" in rollout.reason
+    assert (rollout.statistics.canary.failures, rollout.statistics.canary.first_calls) == (0, 0)
 
 
 async def test_a_canary_that_an_engine_does_not_serve_is_neither_promoted_nor_rolled_back_and_is_held() -> None:

@@ -461,6 +461,20 @@ def test_a_canary_whose_calls_the_engine_fails_is_held_and_leaves_no_soak_by_its
         assert waiting_for(resumed, RULES)[0].startswith("the engine failed calls of")
 
 
+@pytest.mark.parametrize(("canary", "stable", "holds"), [(1, 0, True), (1, 1, False), (0, 1, False)])
+def test_a_canary_whose_server_lacks_its_model_is_held_once(canary: int, stable: int, holds: bool) -> None:
+    soak = soaking()
+    arms = [ArmCounts(trajectories=60, started=60, no_model=lacking) for lacking in (canary, stable)]
+    statistics = msgspec.structs.replace(soak.statistics, canary=arms[0], stable=arms[1])
+    lacking = msgspec.structs.replace(soak, statistics=statistics)
+    decision = decide(lacking, RULES)
+    assert (decision.verdict is Verdict.HOLD) is holds
+    if holds:
+        assert "does not have the bundle's model" in decision.reason
+        held = decisions.apply_decision(lacking, decision, RULES, ANNOUNCER, CANDIDATE, START)
+        assert decide(take(held, Verdict.RESUME), RULES).verdict is Verdict.PROMOTE
+
+
 def test_blue_green_has_no_evidence_to_lose() -> None:
     rollout = msgspec.structs.replace(gating(), strategy="blue_green")
     soak = take(rollout, Verdict.START)

@@ -41,7 +41,7 @@ from ratchet.canary_deployer.domain.e_processes import BLOCK, MIN_WEIGHT
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.subjects import UNCOUNTED, SubjectFilter, Unit
 from ratchet.core.contract import Reward, Start
-from ratchet.core.contract.turn import BROKE, UNSERVED, TurnSummary
+from ratchet.core.contract.turn import BROKE, NO_MODEL, NOT_COMPUTED, TurnSummary
 from ratchet.core.rules.arms import CANARY, STABLE
 
 PENDING, SUCCESS, FAILED, MISSING, MOVED, UNSCORED = range(6)
@@ -107,7 +107,7 @@ class Call:
     ended: float = 0.0
     """When it had an answer, or had failed."""
     fault: str | None = None
-    """What the engine did wrong, where it failed by it, as in turns: `UNSERVED`, `BROKE`."""
+    """What the engine did wrong, where it failed by it, as turns name it."""
     cost_usd: float | None = None
     """None: unknown."""
     unapplied: bool = False
@@ -242,7 +242,9 @@ class ArmCounts(msgspec.Struct):
     errors: int = 0
     hung: int = 0
     faulted: int = 0
-    """Trajectories of which an engine failed a call."""
+    """Trajectories of which an engine failed a call,"""
+    no_model: int = 0
+    """and those of them whose server does not have the model that the bundle names."""
     first_calls: int = 0
     """Trajectories whose first call is known,"""
     unapplied: int = 0
@@ -534,7 +536,8 @@ class Window:
         if call.fault is not None and not one.faulted:
             one.faulted = True
             counts.faulted += 1
-        if call.first and one.first is None and timely and call.fault != UNSERVED:
+            counts.no_model += call.fault == NO_MODEL
+        if call.first and one.first is None and timely and call.fault not in NOT_COMPUTED:
             one.first = int(call.error or call.hung)
             counts.first_calls += 1
             counts.unapplied += call.unapplied

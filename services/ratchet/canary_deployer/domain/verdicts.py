@@ -13,7 +13,8 @@ has then passed the trajectories that were pending, and unseen, when the soak be
 worse loses its promotion. Asking twice only lowers the chance of a false promotion. A concern is no proof (a safety
 violation, complaints, arms that do not get their shares): it holds the rollout once, in a stage or in the soak, and an
 operator decides. A canary of which an engine fails far more calls than of stable leaves no soak by itself, whatever its
-strategy asks: an operator may promote it.
+strategy asks: an operator may promote it. One whose server does not have the bundle's model is held by its first such
+call: a model that has retired does not come back.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ FEEDBACK, UNANNOUNCED = "negative_feedback", "unannounced"
 STREAK = "streak"
 LEAST_SHARE = 1e-300
 """A streak's share of the budget is at least this: its inverse stays a number."""
-ENGINE = "engine"
+ENGINE, MODEL = "engine", "model"
 FEWEST_FAULTED, FAULTED_RATIO, FAULTED_SHARE = 10, 2.0, 0.05
 """Trajectories of the canary of which an engine failed a call; how many times as often as of stable's; and their share:
 all three are exceeded where an operator has to look."""
@@ -119,6 +120,8 @@ def concerns(rollout: Rollout, rules: Rules) -> Mapping[str, str]:
         usual, share = max(stable.negative, 1) / stable.rated, canary.negative / canary.rated
         if share > rules.feedback_ratio * usual:
             reasons[FEEDBACK] = f"{share:.0%} of the canary's feedback is negative, {usual:.0%} of stable's"
+    if canary.no_model and not stable.no_model:
+        reasons[MODEL] = f"the server of {canary.no_model} canary trajectories does not have the bundle's model"
     for seen in _engine_faults(rollout):
         reasons[ENGINE] = f"{seen}: does the policy make it fail?"
     ratio = rollout.statistics.evidence.suspension.get(SAMPLE_RATIO, 1.0)

@@ -92,8 +92,11 @@ class Applied(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Members that the engine got otherwise, as it got them; `null` for one that it did not get."""
 
 
-UNSERVED, BROKE = "unserved", "broke"
-"""How an engine fails a call: it computed nothing of the answer, or broke, or took too long, while it computed."""
+UNSERVED, BROKE, NO_MODEL = "unserved", "broke", "no_model"
+"""How an engine fails a call: it computed nothing of the answer; it broke, or took too long, while it computed; it does
+not have the model that a bundle names, say because that has retired."""
+NOT_COMPUTED = frozenset({UNSERVED, NO_MODEL})
+"""Faults of an engine that has computed nothing."""
 
 
 class EngineInfo(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -101,8 +104,9 @@ class EngineInfo(Value, frozen=True, kw_only=True, omit_defaults=True):
     version: str | None = None
     replica: Annotated[str, Meta(examples=["gpu-1:8000"])] | None = None
     """Which one of the engine's answered, or failed last."""
-    fault: Annotated[str, listed("unserved", "broke")] | None = None
-    """What the engine did wrong, where the call failed by it: `unserved`, `broke`."""
+    fault: Annotated[str, listed("unserved", "broke", "no_model")] | None = None
+    """What the engine did wrong, where the call failed by it: `unserved`, `broke`, or `no_model`: the server does not
+    have the model that the bundle names."""
 
 
 class Usage(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -193,7 +197,7 @@ class TurnSummary(Value, frozen=True, kw_only=True, omit_defaults=True):
     cancelled: bool = False
     """Whether the agent went away before it had the answer."""
     latency_ms: Amount | None = None
-    fault: Annotated[str, listed("unserved", "broke")] | None = None
+    fault: Annotated[str, listed("unserved", "broke", "no_model")] | None = None
     """What the engine did wrong, as in `EngineInfo`."""
     unapplied: bool = False
     """Whether the agent had asked for the policy's bundle, and this call does not say that it has applied it."""

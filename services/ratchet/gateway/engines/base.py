@@ -131,6 +131,8 @@ class EngineFailed(EngineError):
         """Nothing listens at the address: another policy of the same engine cannot answer either."""
         self.broken_off = broken_off
         """The connection ended before the answer did."""
+        self.lacks_model = False
+        """The server does not have the model that it was asked for."""
 
 
 class NotServed(EngineFailed):

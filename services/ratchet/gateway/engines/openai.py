@@ -29,8 +29,11 @@ from ratchet.gateway.engines.base import (
 
 ANY = "*"
 """In a map of models, as a role: every role that it does not name; as a model: the one that the agent asked for."""
-_MISSING = frozenset({404, 405})
+NOT_FOUND = 404
+_MISSING = frozenset({NOT_FOUND, 405})
 """Answers to a wrong URL or model name, or to an API that the server does not have."""
+_NO_MODEL = "model_not_found"
+"""Code of an error about the model, which some servers send with another status than 404."""
 _AGENTS_OWN = frozenset({"previous_response_not_found", "conversation_not_found", "item_not_found"})
 """Codes of a 404 about something that the agent named."""
 
@@ -89,8 +92,11 @@ class OpenAiEngine:
         return count_of(reply.body, "input_tokens")
 
     def _problem(self, api: str, reply: Reply) -> EngineError:
-        if reply.status in WRONG_KEY | _MISSING and reply.member("code") not in _AGENTS_OWN:
-            return gateway_refused(self._name, reply)
+        code = reply.member("code")
+        if (reply.status in WRONG_KEY | _MISSING and code not in _AGENTS_OWN) or code == _NO_MODEL:
+            refused = gateway_refused(self._name, reply)
+            refused.lacks_model = reply.status == NOT_FOUND or code == _NO_MODEL
+            return refused
         is_failure = reply.status >= 500 or reply.status in BUSY
         kind = NotServed if reply.status in NOT_NOW else EngineFailed if is_failure else EngineError
         problem = kind(reply.status, f"{self._name}: {reply.reason}", code=reply.member("code"), reply=reply)
