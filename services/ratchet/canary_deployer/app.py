@@ -59,7 +59,8 @@ from ratchet.canary_deployer.replicas import Engines, ReplicaChecks, present_rep
 from ratchet.canary_deployer.role_context import RoleContext
 from ratchet.canary_deployer.settings import Settings
 from ratchet.canary_deployer.subprocess_judge import SubprocessJudge
-from ratchet.canary_deployer.task_evaluations import HeldoutCache, HeldOutFiles, TaskFileHeldout, TaskPlan
+from ratchet.canary_deployer.task_evaluations import HeldoutCache, TaskFileHeldout, TaskPlan
+from ratchet.canary_deployer.task_sets import HeldOutFiles, SearchedTasks
 from ratchet.canary_deployer.unloading import Unloader
 from ratchet.core.contract import TrainingStatus
 from ratchet.core.contract.bundle import Bundle
@@ -119,7 +120,7 @@ async def build(settings: Settings, unload_after_s: float = unloading.AFTER_S) -
             recorded = history.requests if settings.coordinator_url else None
             asking = Asking(HttpGateway(asked, bundles.bundle_of).ask)
             of_bundles = BundleTools(bundles.bundle_of, bundles.weights_of, asking, recorded)
-            tools = _gate_tools(settings, engines, heldout, replay, of_bundles)
+            tools = _gate_tools(settings, engines, replay, of_bundles, _heldout(settings, bus, heldout))
             gates = build_gates(settings.further_gates, tools)
             yield assembled(settings, bus, clock, history, engines, gates, unload_after_s=unload_after_s)
     finally:
@@ -271,27 +272,30 @@ def _bundles(settings: Settings, bus: Bus) -> KvBundles:
     return KvBundles(Bucket(bus, BUNDLES, Bundle), Objects(settings.shared))
 
 
-def _gate_tools(
-    settings: Settings,
-    engines: Engines,
-    gateway: AsyncApiClient,
-    replay: ReplayTools | None,
-    bundles: BundleTools,
-) -> GateTools:
+def _heldout(settings: Settings, bus: Bus, gateway: AsyncApiClient) -> Mapping[str, TaskFileHeldout]:
+    """By role, what plays its held-out tasks."""
     objects, cache = Objects(settings.shared), HeldoutCache(settings.shared.data_dir / "heldout")
-    snapshots = Snapshots(objects, settings.shared.s3_bucket)
+    searched = SearchedTasks(Snapshots(objects, settings.shared.s3_bucket), Bucket(bus, POLICIES, PolicyVersion))
     plans = {
         role: TaskPlan(file, settings.heldout_tasks, settings.task_temperature)
         for role, file in settings.task_files.items()
     }
+    return {role: TaskFileHeldout(plan, gateway, objects, cache, searched=searched) for role, plan in plans.items()}
+
+
+def _gate_tools(
+    settings: Settings,
+    engines: Engines,
+    replay: ReplayTools | None,
+    bundles: BundleTools,
+    task_files: Mapping[str, TaskFileHeldout],
+) -> GateTools:
     return GateTools(
         checks=ReplicaChecks(engines, time.monotonic),
-        read_manifest=partial(manifest_of, objects),
+        read_manifest=partial(manifest_of, Objects(settings.shared)),
         warmup_prompts=settings.warmup_prompts,
         approval=settings.approval,
         replay=replay,
-        task_files={
-            role: TaskFileHeldout(plan, gateway, objects, cache, snapshots=snapshots) for role, plan in plans.items()
-        },
+        task_files=task_files,
         bundles=bundles,
     )

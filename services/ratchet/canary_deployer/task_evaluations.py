@@ -5,35 +5,30 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import msgspec
 import structlog
 
-from ratchet.bus.kv import Bucket
 from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.domain.paired import Played
 from ratchet.canary_deployer.gates.base import HeldoutRun
 from ratchet.canary_deployer.replicas import Inconclusive
+from ratchet.canary_deployer.task_sets import SearchedTasks
 from ratchet.core.contract.policy_manifest import BUNDLE
-from ratchet.core.contract.state import OTHER_ROLES, HeldOutTasks, PolicyVersion
-from ratchet.core.datasets.s3_snapshots import Snapshots
-from ratchet.core.errors import DigestMismatch, NotFound, Rejected, Unavailable
-from ratchet.core.evaluation.http_player import HttpPlayer
+from ratchet.core.contract.state import PolicyVersion
+from ratchet.core.errors import DigestMismatch, NotFound, RatchetError, Rejected, Unavailable, Unreadable
+from ratchet.core.evaluation.http_player import HttpPlayer, model_named
 from ratchet.core.evaluation.playing import PAUSES_S, Plan, Try, play
 from ratchet.core.evaluation.task_files import (
     MOST_BYTES,
     TaskFile,
     parse_tasks,
-    read_content,
     read_task_file,
     task_digest,
-    tasks_by_digest,
 )
-from ratchet.core.rules.engines import ANY_ROLE
 from ratchet.core.service.files import write_whole
 from ratchet.core.service.http_client import AsyncApiClient
 from ratchet.core.stores.objects import Objects
@@ -60,39 +55,6 @@ class TaskPlan:
     """Tasks that are not all answered by then show nothing: a person is asked, or they are played again."""
     pauses_s: tuple[float, ...] = PAUSES_S
     """Before a task is asked again after a fault of the engine."""
-
-
-class HeldOutFiles:
-    """Says in the bucket `held_out` which tasks the gate plays, so that no search for a bundle learns from them."""
-
-    def __init__(self, files: Mapping[str, str], objects: Objects, bucket: Bucket[HeldOutTasks]) -> None:
-        """`files`: by role, `*` for all others."""
-        self._files = {OTHER_ROLES if role == ANY_ROLE else role: place for role, place in files.items()}
-        self._objects = objects
-        self._bucket = bucket
-
-    async def publish(self) -> None:
-        """Write what the files hold now; of one that cannot be read, what it held stays."""
-        for key in set(await self._bucket.keys()) - self._files.keys():
-            await self._bucket.delete(key)
-        for key, place in self._files.items():
-            try:
-                held_out = await asyncio.to_thread(self._tasks_of, place)
-            except (NotFound, Rejected) as error:
-                log.warning("held-out tasks cannot be read", key=key, reason=str(error))
-                continue
-            await self._bucket.change(key, partial(_replaced, held_out))
-
-    def _tasks_of(self, place: str) -> HeldOutTasks:
-        if place.startswith("s3://"):
-            content = self._objects.get_part(place, 0, MOST_BYTES + 1)
-        else:
-            content = read_content(Path(place))
-        return HeldOutTasks(file=place, tasks=[*tasks_by_digest(content, place)])
-
-
-def _replaced(value: HeldOutTasks, _: HeldOutTasks | None) -> HeldOutTasks:
-    return value
 
 
 class HeldoutCache:
@@ -141,11 +103,11 @@ class TaskFileHeldout:
         objects: Objects,
         cache: HeldoutCache,
         monotonic: Callable[[], float] = time.monotonic,
-        snapshots: Snapshots | None = None,
+        searched: SearchedTasks | None = None,
     ) -> None:
-        """`snapshots`: what candidates were made from; None where that is not looked at."""
+        """`searched`: the tasks that candidates were made from; None where that is not looked at."""
         self._plan = plan
-        self._snapshots = snapshots
+        self._searched = searched
         self._gateway = gateway
         self._objects = objects
         self._cache = cache
@@ -161,33 +123,28 @@ class TaskFileHeldout:
         if isinstance(tasks, HeldoutRun):
             return tasks
         try:
-            known = await asyncio.to_thread(self._made_from, policy)
-        except (NotFound, DigestMismatch, Rejected) as error:
+            known = await self._searched.behind(policy) if self._searched is not None else frozenset[str]()
+        except (NotFound, DigestMismatch, Rejected, Unreadable) as error:
             return _problem(f"it cannot be seen which tasks {policy.name} was made from: {error}", 0.0)
         shared = [one.task.id for one in tasks.tasks if task_digest(one.task) in known]
         if shared:
             return _problem(f"{policy.name} was made from {len(shared)} of its tasks, such as {shared[0]!r}", 0.0)
         return await self._play(policy, tasks)
 
-    def _made_from(self, policy: PolicyVersion) -> frozenset[str]:
-        """The tasks of the search that wrote a bundle, by digest. Blocking."""
-        if self._snapshots is None or policy.kind != BUNDLE or policy.dataset_digest is None:
-            return frozenset()
-        sets = self._snapshots.manifest(self._snapshots.ref(policy.dataset_digest)).tasks
-        return frozenset((*sets.train, *sets.validation)) if sets else frozenset()
-
     async def play_or_recall(self, policy: PolicyVersion) -> HeldoutRun:
-        """See `Heldout`: the same policy, tasks, seed, number and temperature were played before."""
+        """See `Heldout`: the same policy, tasks, seed, number and temperature were played before, and the same model
+        answered."""
         tasks = await self._file()
         if isinstance(tasks, HeldoutRun):
             return tasks
-        known = await asyncio.to_thread(self._cache.read, *self._key(policy, tasks))
+        by = await self._answering(policy)
+        known = await asyncio.to_thread(self._cache.read, *self._key(policy, tasks, by)) if by is not None else None
         if known is not None:
             return HeldoutRun(known, 0.0, cached=True, source=_source(tasks))
         return await self._play(policy, tasks)
 
     async def _play(self, policy: PolicyVersion, file: TaskFile) -> HeldoutRun:
-        plan, begun = self._plan, self._monotonic()
+        plan, begun, by = self._plan, self._monotonic(), await self._answering(policy)
         drawn, greedy = file.drawn(plan.tasks, SEED), plan.temperature == 0
         how = Plan(greedy=greedy, samples=int(not greedy), temperature=plan.temperature, at_once=AT_A_TIME)
         player = HttpPlayer(self._gateway, policy.name, policy.name)
@@ -214,7 +171,8 @@ class TaskFileHeldout:
             return self._no_result(policy, begun, f"{len(faults)} of {len(tries)} tasks got no answer: {faults[0]}")
         self._doubts.pop(policy.name, None)
         played = _played(tries)
-        await asyncio.to_thread(self._cache.write, played, *self._key(policy, file))
+        if by is not None and by == await self._answering(policy):
+            await asyncio.to_thread(self._cache.write, played, *self._key(policy, file, by))
         return HeldoutRun(played, self._monotonic() - begun, source=_source(file))
 
     def _no_result(self, policy: PolicyVersion, begun: float, why: str) -> HeldoutRun:
@@ -239,8 +197,19 @@ class TaskFileHeldout:
             return parse_tasks(self._objects.get_part(place, 0, MOST_BYTES + 1), place)
         return read_task_file(Path(place))
 
-    def _key(self, policy: PolicyVersion, file: TaskFile) -> tuple[object, ...]:
-        return (policy.role, policy.digest, self._plan.tasks, file.digest, self._plan.temperature)
+    async def _answering(self, policy: PolicyVersion) -> str | None:
+        """The model that answers a bundle which names none, as the gateway says; None where that is not known. Of any
+        other policy its digest says who answers."""
+        if policy.kind != BUNDLE or policy.base_model:
+            return policy.base_model
+        try:
+            return (await model_named(self._gateway, policy.name)).answered_by
+        except RatchetError as error:
+            log.info("who answers is not known", policy=policy.name, reason=str(error))
+            return None
+
+    def _key(self, policy: PolicyVersion, file: TaskFile, by: str) -> tuple[object, ...]:
+        return (policy.role, policy.digest, by, self._plan.tasks, file.digest, self._plan.temperature)
 
 
 def _played(tries: list[Try]) -> Played:

@@ -13,11 +13,14 @@ import msgspec
 import pytest
 from pydantic import ValidationError
 
+from ratchet.bus.kv import Bucket
 from ratchet.canary_deployer.http_clients import gateway_peer
 from ratchet.canary_deployer.replicas import Inconclusive
 from ratchet.canary_deployer.settings import Settings
 from ratchet.canary_deployer.task_evaluations import MOST_ROUNDS, HeldoutCache, TaskFileHeldout, TaskPlan
+from ratchet.canary_deployer.task_sets import SearchedTasks
 from ratchet.core.contract.snapshot import TaskSets
+from ratchet.core.contract.state import POLICIES, PolicyVersion
 from ratchet.core.datasets.s3_snapshots import Snapshots
 from ratchet.core.errors import ObjectsUnavailable
 from ratchet.core.evaluation.http_player import MOST_TOKENS
@@ -25,6 +28,7 @@ from ratchet.core.evaluation.task_files import tasks_by_digest
 from ratchet.core.service.http_client import AsyncApiClient
 from tests.support.blobs import MemoryBlobs
 from tests.support.canary_world import policy
+from tests.support.fake_bus import fake_bus
 from tests.support.snapshot_rows import snapshot_manifest
 
 URI = "s3://ratchet/tasks/support.jsonl"
@@ -61,10 +65,14 @@ class Gateway:
 
     def __init__(self, answers: Answers) -> None:
         self.answers = answers
+        self.answered_by: str | None = None
+        """Who would answer for each model."""
         self.bodies: list[dict[str, Any]] = []
         self.trajectories: list[str] = []
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":
+            return httpx.Response(200, json={"id": "x", "answered_by": self.answered_by})
         self.bodies.append(json.loads(request.content))
         self.trajectories.append(request.headers["x-ratchet-trajectory"])
         return self.answers(self.bodies[-1])
@@ -250,16 +258,60 @@ async def test_a_cache_on_a_full_disk_costs_the_entry_and_not_the_run(tmp_path: 
     assert (run.problem, run.cached) == (None, False)
 
 
+async def test_bundle_without_a_model_is_played_again_where_another_answers(tmp_path: Path) -> None:
+    polite = policy(1, kind="bundle", base_model="")
+    gateway = Gateway(lambda _: reply("yes", polite.name))
+    cached: list[bool] = []
+    for gateway.answered_by in ("openai/small", "openai/large", "openai/small", None, None):
+        cached.append((await heldout(gateway, tmp_path).play_or_recall(polite)).cached)
+    assert cached == [False, False, True, False, False]
+    assert len(remembered(tmp_path)) == 2
+
+
+async def test_model_that_changed_while_tasks_were_played_is_not_remembered(tmp_path: Path) -> None:
+    polite = policy(1, kind="bundle", base_model="")
+
+    def changed(_: dict[str, Any]) -> httpx.Response:
+        gateway.answered_by = "openai/large"
+        return reply("yes", polite.name)
+
+    gateway = Gateway(changed)
+    gateway.answered_by = "openai/small"
+    assert (await heldout(gateway, tmp_path).play_or_recall(polite)).played.successes == 3
+    assert remembered(tmp_path) == []
+
+
 async def test_candidate_that_was_made_from_a_task_is_for_a_person(tmp_path: Path) -> None:
+    """By itself or by an ancestor, whatever became of its kind since."""
     blobs, known = MemoryBlobs(), [*tasks_by_digest(tasks(2), "tasks")]
     sets = TaskSets(train=known[:1], validation=known[1:], held_out=[])
     ref = blobs.put(msgspec.json.encode(snapshot_manifest(tasks=sets)), "snapshots", ".json")
-    made = msgspec.structs.replace(policy(1), kind="bundle", dataset_digest=ref.sha256)
-    gateway = Gateway(lambda _: reply("yes", made.name))
+    versions = Bucket(fake_bus(), POLICIES, PolicyVersion)
+    searched = policy(1, kind="bundle", dataset_digest=ref.sha256)
+    child, grandchild, other = policy(2, parent=1), policy(3, kind="bundle", parent=2), policy(4)
+    for one in (searched, child, grandchild, other):
+        await versions.put(f"{one.role}.{one.version}", one)
+    gateway = Gateway(lambda body: reply("yes", body["model"]))
     client = AsyncApiClient(gateway_peer("http://gateway", None), httpx.MockTransport(gateway))
     store: Any = FakeObjects(tasks())
-    plan = TaskPlan(URI, 400, 0.0)
-    snapshots = Snapshots(blobs, "test")
-    run = await TaskFileHeldout(plan, client, store, HeldoutCache(tmp_path), snapshots=snapshots).play(made)
-    assert run.problem == f"{made.name} was made from 2 of its tasks, such as 't0'"
+    behind = SearchedTasks(Snapshots(blobs, "test"), versions)
+    plays = TaskFileHeldout(TaskPlan(URI, 400, 0.0), client, store, HeldoutCache(tmp_path), searched=behind)
+    for made in (searched, child, grandchild):
+        assert (await plays.play(made)).problem == f"{made.name} was made from 2 of its tasks, such as 't0'"
     assert gateway.bodies == []
+    assert (await plays.play(other)).problem is None
+
+
+async def test_policy_whose_ancestor_is_lost_is_for_a_person(tmp_path: Path) -> None:
+    behind = SearchedTasks(Snapshots(MemoryBlobs(), "test"), Bucket(fake_bus(), POLICIES, PolicyVersion))
+    client = AsyncApiClient(gateway_peer("http://gateway", None), httpx.MockTransport(Gateway(pytest.fail)))
+    store: Any = FakeObjects(tasks())
+    plays = TaskFileHeldout(TaskPlan(URI, 400, 0.0), client, store, HeldoutCache(tmp_path), searched=behind)
+    for made, reason in (
+        (policy(2, parent=1), "support@1 is not"),
+        (policy(2, dataset_digest="d" * 64), "no such obj"),
+    ):
+        problem = (await plays.play(made)).problem
+        assert problem is not None
+        assert f"cannot be seen which tasks {made.name} was made from: " in problem
+        assert reason in problem

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
+from urllib.parse import quote
 
 import msgspec
 
 from ratchet.bus.message import JsonObject, decode
 from ratchet.core.contract.evaluation_task import Task
+from ratchet.core.contract.http.gateway import AnsweredModel
 from ratchet.core.errors import Conflict, Forbidden, NotFound, Rejected, Unavailable
 from ratchet.core.evaluation.playing import Answer
 from ratchet.core.rules.bundles import VARIABLES
-from ratchet.core.service.http_client import Reply
+from ratchet.core.service.http_client import AsyncApiClient, Reply
 
 ANSWER_S = 300.0
 """How long one answer may take."""
@@ -46,6 +48,12 @@ class Exchanging(Protocol):
     ) -> Reply: ...
 
     def content_of(self, reply: Reply) -> bytes: ...
+
+
+async def model_named(client: AsyncApiClient, name: str) -> AnsweredModel:
+    """Who would answer at the gateway for a model of this name. Raises `NotFound` where nothing would, `Unavailable`,
+    and what its status stands for."""
+    return await client.ask("GET", f"/v1/models/{quote(name, safe='@/')}", AnsweredModel)
 
 
 class HttpPlayer:
