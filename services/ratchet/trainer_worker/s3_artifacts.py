@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from ratchet.bus.message import Value, decode
-from ratchet.core.contract.bundle import NO_BUNDLE, Bundle
+from ratchet.core.contract.bundle import NO_BUNDLE, Bundle, BundleModel
 from ratchet.core.contract.local_training import LoopOptions
 from ratchet.core.contract.policy_manifest import ADAPTER, ADAPTER_CONFIG, BUNDLE, MODEL, ArtifactFile, PolicyManifest
 from ratchet.core.contract.training import Artifacts, ResourceUsage, TrainingDispatch
@@ -121,7 +121,6 @@ def fetch_search(objects: BlobStore, dispatch: TrainingDispatch, directory: Path
     served = read_policy(objects, config.base_model) if is_manifest_uri(config.base_model) else None
     if served is not None and served.manifest.role != role:
         raise Rejected(f"the job is of role {role}; the policy {config.base_model} belongs to {served.manifest.role}")
-    start = (served.manifest.bundle if served else None) or NO_BUNDLE
     files: list[str] = []
     for name, file in ((TRAIN, config.prompts.train_tasks), (VALIDATION, config.prompts.validation_tasks)):
         objects.get_file(file.uri, directory / name, file.sha256)
@@ -137,7 +136,7 @@ def fetch_search(objects: BlobStore, dispatch: TrainingDispatch, directory: Path
         threads=1,
         resume=_fetch_checkpoint(objects, dispatch, directory),
         search=SearchSpec(
-            start=start,
+            start=_start_of(served, dispatch.parent),
             train=files[0],
             validation=files[1],
             model=dispatch.parent or role,
@@ -147,6 +146,15 @@ def fetch_search(objects: BlobStore, dispatch: TrainingDispatch, directory: Path
         ),
     )
     return spec, Base("", "", None, None)
+
+
+def _start_of(served: Policy | None, name: str | None) -> Bundle:
+    """What serves the role as a bundle; weights change nothing but who answers."""
+    if served is None:
+        return NO_BUNDLE
+    if served.manifest.kind == BUNDLE or name is None:
+        return served.manifest.bundle or NO_BUNDLE
+    return Bundle(model=BundleModel(name=name, digest=served.digest))
 
 
 def fetch_base(objects: BlobStore, base_model: str, models: Path) -> Base:

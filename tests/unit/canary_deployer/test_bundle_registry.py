@@ -291,16 +291,16 @@ async def test_a_bundle_that_a_training_made_is_registered_likewise() -> None:
     assert route.stable.version == 0
 
 
-async def test_documents_of_a_search_stay_where_stables_model_is_added() -> None:
+async def test_result_of_a_search_is_answered_by_what_it_was_played_with() -> None:
     scene = RegistryWorld()
     await scene.register(Bundle(model=SMALL))
-    await scene.serve(1)
+    await scene.serve(1)  # since the search began with what agents send
     file = ArtifactFile(name="candidates.jsonl", uri="s3://b/blobs/c.jsonl", sha256="c" * 64, size=1)
     made = PolicyManifest(
         kind="bundle", base_model="", files=[], role=ROLE, created_at=START, bundle=POLITE, documents=[file]
     )
     whole = find_policy_manifest(scene, await scene.train(publish_policy(scene.blobs, made)))
-    assert (whole.base_model, whole.documents) == ("openai/small", [file])
+    assert (whole.base_model, whole.bundle, whole.documents) == ("", POLITE, [file])
 
 
 async def test_a_training_that_leaked_a_secret_is_refused_at_once() -> None:

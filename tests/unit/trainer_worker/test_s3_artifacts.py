@@ -9,15 +9,25 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ratchet.core.contract.policy_manifest import ADAPTER, MODEL, REWARD_MODEL
-from ratchet.core.contract.training import Evaluation, EvaluationResults, SnapshotRef
+from ratchet.core.contract.bundle import Bundle, BundleModel, Instructions
+from ratchet.core.contract.policy_manifest import ADAPTER, BUNDLE, MODEL, REWARD_MODEL
+from ratchet.core.contract.training import (
+    CallBudget,
+    Evaluation,
+    EvaluationResults,
+    PromptSearch,
+    SnapshotRef,
+    TaskFileRef,
+)
 from ratchet.core.errors import DigestMismatch, Rejected
+from ratchet.core.stores.policies import publish_policy
 from ratchet.trainer_worker.job import Finished
 from ratchet.trainer_worker.s3_artifacts import (
     LOG_BYTES,
     artifacts_of,
     fetch_base,
     fetch_inputs,
+    fetch_search,
     hold_checkpoint,
     store_checkpoint,
     store_metrics,
@@ -242,6 +252,26 @@ def test_data_of_another_role_is_refused(tmp_path: Path) -> None:
     other = dispatch(blobs, base, role="sales")
     with pytest.raises(Rejected, match=r"the job trains role support; the snapshot s3://.* belongs to role sales"):
         fetch_inputs(blobs, other, directory(tmp_path), tmp_path / "models", threads=1)
+
+
+@pytest.mark.parametrize("kind", [ADAPTER, BUNDLE])
+def test_search_begins_with_what_answers_for_the_role(tmp_path: Path, kind: str) -> None:
+    blobs, polite = MemoryBlobs(), Bundle(instructions=Instructions(text="Be polite."))
+    served = adapter(blobs, tmp_path / "adapter", "base")
+    if kind == BUNDLE:
+        served = publish_policy(blobs, msgspec.structs.replace(served.manifest, kind=BUNDLE, files=[], bundle=polite))
+    tasks = [blobs.put(content, "blobs", ".jsonl") for content in (b"1", b"2")]
+    files = [TaskFileRef(uri=one.uri, sha256=one.sha256) for one in tasks]
+    budget = CallBudget(calls=9)
+    search = PromptSearch(reflector="openai/large", train_tasks=files[0], validation_tasks=files[1], budget=budget)
+    asked = dispatch(blobs, served.uri)
+    config = msgspec.structs.replace(asked.request.training_config, algorithm="gepa", prompts=search)
+    asked = msgspec.structs.replace(asked, request=msgspec.structs.replace(asked.request, training_config=config))
+    given = fetch_search(blobs, asked, directory(tmp_path), "http://gateway")[0].search
+    assert given is not None
+    weights = Bundle(model=BundleModel(name="support@7-1a2b3c4d", digest=served.digest))
+    assert given.start == (polite if kind == BUNDLE else weights)
+    assert (given.model, given.composed_by) == ("support@7-1a2b3c4d", served.digest if kind == BUNDLE else None)
 
 
 def test_an_adapter_of_another_role_is_refused_and_its_base_is_not(tmp_path: Path) -> None:

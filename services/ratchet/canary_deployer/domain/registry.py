@@ -141,7 +141,7 @@ def with_weights(bundle: Bundle, policy: PolicyVersion) -> Bundle:
 
 
 def bundle_manifest(bundle: Bundle, role: str, now: datetime, trained: PolicyManifest | None = None) -> PolicyManifest:
-    """The manifest of a bundle; `trained`: that of the training from which its weights, or it, come."""
+    """The manifest of a bundle; `trained`: that of the training from which its weights come."""
     if trained is None:
         trained = PolicyManifest(kind=BUNDLE, base_model="", files=[], role=role, created_at=now)
     return msgspec.structs.replace(
@@ -149,7 +149,7 @@ def bundle_manifest(bundle: Bundle, role: str, now: datetime, trained: PolicyMan
         kind=BUNDLE,
         base_model=model_name(bundle),
         files=[],
-        documents=trained.documents if trained.kind == BUNDLE else [],  # else they describe weights
+        documents=[],  # they describe weights
         base_digest=None,
         tokenizer_digest=None,
         dtype=None,
