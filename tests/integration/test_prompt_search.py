@@ -17,9 +17,11 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.gates.heldout_tasks import HeldoutGate
-from ratchet.canary_deployer.task_evaluations import HeldoutCache, HeldOutFiles, TaskFileHeldout, TaskPlan
+from ratchet.canary_deployer.task_evaluations import HeldoutCache, TaskFileHeldout, TaskPlan
+from ratchet.canary_deployer.task_sets import HeldOutFiles
 from ratchet.core.contract import Feedback
 from ratchet.core.contract.state import HELD_OUT as HELD_OUT_BUCKET, HeldOutTasks
+from ratchet.core.contract.training import TokenPrices
 from ratchet.core.service.http import HttpServer
 from ratchet.core.service.http_client import AsyncApiClient, Peer
 from ratchet.core.service.settings import SharedSettings
@@ -88,14 +90,15 @@ class World:
 @pytest.fixture
 async def world(shared_settings: SharedSettings) -> AsyncIterator[World]:
     objects = prepared_objects(shared_settings)
-    settings = CoordinatorSettings(shared=shared_settings, port=0)
     quick = CoordinatorTiming(tick_s=0.05, trigger_tick_s=0.05)
     async with (
         prepared_warehouse(shared_settings),
         connected(shared_settings) as bus,
         stored(shared_settings, bus, [*played("one", 0.1), COMMENT]),
         served_helpdesk() as helpdesk,
-        running_app(build_coordinator(settings, quick)) as app,
+        running_app(
+            build_coordinator(CoordinatorSettings(shared=shared_settings, port=0, gateway_url=helpdesk.url), quick)
+        ) as app,
     ):
         server = next(part for part in app.components if isinstance(part, HttpServer))
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=20) as api:
@@ -139,7 +142,7 @@ async def test_search_makes_a_bundle_that_does_better_on_held_out_tasks(world: W
     assert [len(one) for one in sets] == [16, 16, 40]
     assert len(set().union(*sets)) == 72
     reflections = [asked["messages"][0]["content"] for asked in world.helpdesk.asked if asked["model"] == REFLECTOR]
-    assert "comment: never asked which" in reflections[0]
+    assert "comment: never asked which" in reflections[1]
     held_out = {msgspec.json.decode(line)["messages"][1]["content"] for line in file.read_bytes().splitlines()}
     assert held_out.isdisjoint(str(asked["messages"][-1]) for asked in world.helpdesk.asked)
     bundle = made.manifest.bundle
@@ -204,6 +207,23 @@ async def test_search_that_is_cancelled_ends_within_seconds(world: World) -> Non
         await world.api.post(f"/v1/jobs/{job}/cancel")
         async with asyncio.timeout(15):
             assert (await world.ended(job))["state"] == "cancelled"
+
+
+async def test_search_without_models_or_prices_is_refused_at_once(world: World) -> None:
+    world.helpdesk.unknown = frozenset({f"{ROLE}@nowhere/large"})
+    for changes, reason in [
+        ({"reflector": "nowhere/large"}, f"prompts.reflector: nothing answers for {ROLE}@nowhere/large"),
+        ({"budget": {"calls": 99, "usd": 1.0}}, "provider/reflector has none: set it in `prices` of its upstream"),
+        (
+            {"budget": {"calls": 99, "usd": 1.0}, "reflector_prices": {"prompt": 1, "completion": 2}},
+            f"provider/{ROLE} has none",
+        ),
+    ]:
+        answer = await world.api.post("/v1/jobs", json=world.body(**changes), params={"dry_run": "true"})
+        assert (answer.status_code, reason in answer.json()["error"]["message"]) == (422, True), answer.text
+    world.helpdesk.prices = TokenPrices(prompt=1, completion=2)
+    taken = await world.api.post("/v1/jobs", json=world.body(budget={"calls": 99, "usd": 1.0}))
+    assert taken.status_code == 201, taken.text
 
 
 async def test_sets_that_share_tasks_are_refused_at_once(world: World, tmp_path: Path) -> None:

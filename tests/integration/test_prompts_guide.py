@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,8 +17,18 @@ pytestmark = pytest.mark.slow
 
 PAGE = ROOT / "docs" / "guides" / "prompts.md"
 START = "ratchet up --detach"
-SERVICES = "gateway,trajectory_collector,reward_computer,rl_coordinator,canary_deployer"
+SERVICES = "gateway,trajectory_collector,reward_computer,rl_coordinator,canary_deployer,prompt_worker"
 """The guide needs neither engine nor trainer, which import torch."""
+NUMBERED = "Always name the number of the order."
+
+
+def answer_to(body: dict[str, Any]) -> str:
+    """A model that names an order's number where its prompt asks for it, and rewrites prompts so that they do."""
+    messages = body["messages"]
+    if messages[0]["content"].startswith("An assistant works with this system prompt"):
+        return f"```\n{{{{instructions}}}}\n{NUMBERED}\n```"
+    number = messages[-1]["content"].rpartition("#")[2].rstrip("?")
+    return f"Order #{number} left the warehouse." if NUMBERED in messages[0]["content"] else "It left the warehouse."
 
 
 @pytest.mark.timeout(600)
@@ -29,7 +40,7 @@ async def test_a_better_prompt_meets_a_share_of_the_traffic(
     page.write_text(text.replace(START, f"{START} --only {SERVICES}").split("\n## Stop")[0])
     work.mkdir()
     monkeypatch.delenv("RATCHET_DIR", raising=False)
-    provider = FakeProvider(key="the provider's", model="gpt-4o-mini", answer="It left the warehouse.")
+    provider = FakeProvider(key="the provider's", model="gpt-4o-mini", answer_to=answer_to)
     try:
         async with providing(provider) as url:
             monkeypatch.setenv("RATCHET_UPSTREAM_URL_OPENAI", url)
@@ -45,3 +56,5 @@ async def test_a_better_prompt_meets_a_share_of_the_traffic(
     assert rolled_back[2].startswith("support@1-")
     assert "nothing new: support@1-" in printed
     assert "+Be friendly." in printed
+    assert "support@3-" in printed
+    assert NUMBERED in printed.rpartition("support@3-")[2]

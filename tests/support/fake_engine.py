@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -177,6 +177,8 @@ class FakeProvider:
     key: str
     model: str = "big-model"
     answer: str = "The provider says so."
+    answer_to: Callable[[dict[str, Any]], str] | None = None
+    """The text for a body, in the place of `answer`."""
     refusing: HttpError | None = None
     """Answers every call with this error."""
     asked: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
@@ -220,7 +222,7 @@ class FakeProvider:
             raise HttpError(404, f"no model {body['model']}", code="model_not_found")
         choice = {
             "index": 0,
-            "message": {"role": "assistant", "content": self.answer},
+            "message": {"role": "assistant", "content": self.answer_to(body) if self.answer_to else self.answer},
             "finish_reason": "stop",
             "logprobs": None,
         }

@@ -11,9 +11,12 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from ratchet.bus.message import JsonObject
+from ratchet.core.contract.http.gateway import AnsweredModel
+from ratchet.core.contract.training import TokenPrices
 from ratchet.core.service.asgi import Answer, Handler, Request, json_response
 from ratchet.core.service.problems import HttpError
 from ratchet_helpdesk.clerk import call_message
@@ -23,7 +26,7 @@ from ratchet_helpdesk.world import RETURN_DAYS, TRAIN, Act
 from ratchet_helpdesk.worlds import HELPDESK
 from tests.support.running import listening
 
-REFLECTOR, ROLE = "reflector", "helpdesk"
+REFLECTOR, ROLE, MODELS = "reflector", "helpdesk", "/v1/models/"
 USAGE = {"prompt_tokens": 200, "completion_tokens": 20, "total_tokens": 220}
 
 
@@ -40,6 +43,10 @@ class Helpdesk:
     headers: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
     system: dict[str, str] = field(default_factory=dict[str, str])
     """By model: the prompt that takes the place of the sent one, as a policy's bundle does."""
+    prices: TokenPrices | None = None
+    """Of every model."""
+    unknown: frozenset[str] = frozenset()
+    """Models that nothing answers for."""
     silent: bool = False
     """It answers with an error."""
     at_work: asyncio.Event = field(default_factory=asyncio.Event)
@@ -50,9 +57,16 @@ class Helpdesk:
         self.at_work.set()
 
     def find(self, method: str, path: str) -> Handler:
+        if (method, path.startswith(MODELS)) == ("GET", True):
+            return partial(self.model, path.removeprefix(MODELS))
         if (method, path) != ("POST", "/v1/chat/completions"):
             raise HttpError(404, path)
         return self.chat
+
+    async def model(self, name: str, _: Request) -> Answer:
+        if name in self.unknown:
+            raise HttpError(404, f"nothing answers for {name}")
+        return json_response(AnsweredModel(id=name, answered_by=f"provider/{name}", prices=self.prices))
 
     async def chat(self, request: Request) -> Answer:
         body = request.json_object()
@@ -95,7 +109,8 @@ def answered(prompt: str, messages: list[JsonObject]) -> JsonObject:
 def reflected(prompt: str) -> str:
     """The system prompt in a reflection's prompt, with a rule for the first fault that none covers yet."""
     current = re.search(r"```\n(.*?)\n```", prompt, re.DOTALL)
-    assert current is not None
+    if current is None:
+        return "ready"
     text = current[1]
     for conversation in prompt.split("# Example")[1:]:
         rule = _rule_for(conversation)

@@ -66,7 +66,7 @@ def search_spec(
     writer.close()
     prices = more.get("prices")
     search = PromptSearch(
-        reflector=REFLECTOR,
+        reflector=more.get("reflector", REFLECTOR),
         train_tasks=SOME_FILE,
         validation_tasks=SOME_FILE,
         budget=more.get("budget", CallBudget(calls=2000)),

@@ -27,7 +27,8 @@ class Asked(NamedTuple):
 
 def search_of(
     reflector: Annotated[
-        str | None, typer.Option(help="gepa: the model that rewrites prompts, by a name that the gateway answers for.")
+        str | None,
+        typer.Option(metavar="UPSTREAM/MODEL", help="gepa: the model that rewrites prompts; or a role, or a policy."),
     ] = None,
     train_tasks: Annotated[Path | None, typer.Option(help="gepa: a task file to learn from.")] = None,
     validation_tasks: Annotated[
@@ -35,10 +36,15 @@ def search_of(
     ] = None,
     budget_calls: Annotated[int, typer.Option(min=1, help="gepa: most calls of models.")] = 500,
     budget_tokens: Annotated[int | None, typer.Option(min=1, help="gepa: most tokens.")] = None,
-    budget_usd: Annotated[float | None, typer.Option(help="gepa: most US dollars, at these two prices:")] = None,
+    budget_usd: Annotated[
+        float | None, typer.Option(help="gepa: most US dollars, at the prices that are set in the gateway.")
+    ] = None,
     reflector_price: Annotated[
         str | None,
-        typer.Option(metavar="PROMPT,ANSWER", help="US dollars for a million tokens of the reflector: 2.5,10"),
+        typer.Option(
+            metavar="PROMPT,ANSWER",
+            help="In place of the reflector's: US dollars for a million tokens, as 2.5,10.",
+        ),
     ] = None,
     answer_price: Annotated[
         str | None, typer.Option(metavar="PROMPT,ANSWER", help="The same of what answers for the role.")
@@ -51,13 +57,8 @@ def search_of(
         if len(missing) == len(needed):
             return None
         raise typer.BadParameter(f"a search for a better prompt needs {' and '.join(missing)} too")
-    prices = [
-        _prices(option, text)
-        for option, text in (("--reflector-price", reflector_price), ("--answer-price", answer_price))
-    ]
-    if budget_usd is not None and None in prices:
-        raise typer.BadParameter("--budget-usd is kept by prices: give --reflector-price and --answer-price")
     budget = CallBudget(calls=budget_calls, tokens=budget_tokens, usd=budget_usd)
+    prices = _prices("--reflector-price", reflector_price), _prices("--answer-price", answer_price)
     return Asked(reflector, train_tasks, validation_tasks, budget, *prices)
 
 

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from ratchet.bus.connection import Bus
+from ratchet.core.errors import Unavailable
 from ratchet.core.service.authentication import Authentication
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.http import HttpServer
+from ratchet.core.service.http_client import AsyncApiClient, Peer, bearer
 from ratchet.core.service.keys import known_keys
 from ratchet.core.service.runtime import App
 from ratchet.core.service.same_site import Sites
@@ -31,24 +33,42 @@ from ratchet.rl_coordinator.storage import build_storage
 from ratchet.rl_coordinator.triggers import Counters, Recipes, build_triggers, load_recipes
 
 NAME = "rl_coordinator"
+GATEWAY_S = 5.0
+"""How long a request for a search waits for what the gateway says of its models."""
 
 
 @asynccontextmanager
 async def build(settings: Settings, timing: Timing = TIMING) -> AsyncIterator[App]:
     """Connect, and assemble the coordinator. Raises `ConfigError` before it connects."""
     recipes = load_recipes(settings)
-    bus = await Bus.connect(settings.shared.bus, name=NAME, contracts=load_contracts())
-    warehouse = await Warehouse.connect(settings.shared)
-    try:
+    async with AsyncExitStack() as closing:
+        bus = await Bus.connect(settings.shared.bus, name=NAME, contracts=load_contracts())
+        closing.push_async_callback(bus.close)
+        warehouse = await Warehouse.connect(settings.shared)
+        closing.push_async_callback(warehouse.close)
+        gateway = None
+        if settings.gateway_url is not None:
+            gateway = await closing.enter_async_context(AsyncApiClient(gateway_peer(settings, settings.gateway_url)))
         objects = Objects(settings.shared)
-        yield await assembled(settings, recipes, timing, bus=bus, warehouse=warehouse, objects=objects)
-    finally:
-        await bus.close()
-        await warehouse.close()
+        yield await assembled(settings, recipes, timing, bus=bus, warehouse=warehouse, objects=objects, gateway=gateway)
 
 
-async def assembled(
-    settings: Settings, recipes: Recipes, timing: Timing = TIMING, *, bus: Bus, warehouse: Warehouse, objects: Objects
+def gateway_peer(settings: Settings, url: str) -> Peer:
+    """The gateway. What its keys refuse is no fault of a request."""
+    key = settings.shared.service_key
+    headers = bearer(key.get_secret_value() if key else None)
+    return Peer("the gateway", url, headers, GATEWAY_S, errors=dict.fromkeys((401, 403), Unavailable))
+
+
+async def assembled(  # noqa: PLR0913 - the connections
+    settings: Settings,
+    recipes: Recipes,
+    timing: Timing = TIMING,
+    *,
+    bus: Bus,
+    warehouse: Warehouse,
+    objects: Objects,
+    gateway: AsyncApiClient | None = None,
 ) -> App:
     """The coordinator on open connections."""
     counters = Counters(bus)
@@ -61,6 +81,7 @@ async def assembled(
         objects=objects,
         policies=registry.policies,
         counted=counters.counted,
+        gateway=gateway,
     )
     triggers = build_triggers(settings, recipes, timing, bus=bus, warehouse=warehouse, counters=counters, jobs=jobs)
 

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 from pydantic_settings import SettingsConfigDict
 
 from ratchet.core.rules.algorithms import ALGORITHMS, PROMPTS
-from ratchet.core.service.settings import Port, ServiceSettings
+from ratchet.core.service.settings import OptionalHttpAddress, Port, ServiceSettings
 
 
 class Settings(ServiceSettings):
     """Read from `RATCHET_COORDINATOR_*`; tables are JSON objects."""
 
-    model_config = SettingsConfigDict(env_prefix="RATCHET_COORDINATOR_", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="RATCHET_COORDINATOR_", frozen=True, populate_by_name=True)
 
     port: Port = 8081
     """Port of the HTTP API; 0 picks a free one."""
@@ -28,6 +28,12 @@ class Settings(ServiceSettings):
     slots: Mapping[str, int] = {"default": 1, PROMPTS: 1}
     """By pool: how many jobs may run at a time. Jobs that ask for a GPU use the pool `gpu` where there is one, searches
     for bundles the pool `prompts`."""
+    gateway_url: OptionalHttpAddress = Field(
+        default=None,
+        validation_alias=AliasChoices("RATCHET_COORDINATOR_GATEWAY_URL", "RATCHET_GATEWAY_URL", "gateway_url"),
+    )
+    """The gateway, which is asked for the models and prices of a search before that is taken. Unset: its worker is the
+    first to ask."""
     lease_s: float = 30.0
     """A worker that is silent for longer loses its job to another one."""
     threshold: int = 5000

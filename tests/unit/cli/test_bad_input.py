@@ -220,7 +220,6 @@ def test_an_id_that_can_be_no_jobs_leads_to_the_jobs_there_are(
     [
         ("", "gepa needs --reflector, --train-tasks and --validation-tasks"),
         ("--reflector m --train-tasks f", "a search for a better prompt needs --validation-tasks too"),
-        ("--budget-usd 5 --reflector-price 1,2", "--budget-usd is kept by prices: give --reflector-price and"),
         ("--answer-price 1", "--answer-price is two prices, as 2.5,10: '1' is not"),
     ],
 )

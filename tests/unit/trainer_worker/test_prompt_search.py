@@ -15,14 +15,14 @@ import msgspec
 import pytest
 
 from ratchet.bus.testing import eventually
-from ratchet.core.contract.bundle import Bundle, Instructions, SamplingValues
+from ratchet.core.contract.bundle import Bundle, BundleModel, Instructions, SamplingValues
 from ratchet.core.contract.training import CallBudget, TokenPrices
 from ratchet.core.errors import Unavailable
 from ratchet.core.rules.call_budget import Amounts
-from ratchet.trainer_worker.errors import NothingBetter, error_code, is_final
+from ratchet.trainer_worker.errors import NothingBetter, SearchFailed, error_code, is_final
 from ratchet.trainer_worker.job import BUNDLE_FILE, DOCUMENTS, Event, Finished, Progressed, Saved, Stopped
-from ratchet.trainer_worker.training.prompts.prompt_run import AT_ONCE, CANDIDATES, LEDGER, Candidate
-from tests.support.prompted_helpdesk import REFLECTOR, RULES, USAGE, Helpdesk, served_helpdesk
+from ratchet.trainer_worker.training.prompts.prompt_run import AT_ONCE, CANDIDATES, GREETING, LEDGER, Candidate
+from tests.support.prompted_helpdesk import REFLECTOR, ROLE, RULES, USAGE, Helpdesk, served_helpdesk
 from tests.support.searches import WorkerSide, search_spec, searched
 from tests.support.snapshot_rows import trajectory_row
 
@@ -62,10 +62,11 @@ async def test_rules_are_read_from_the_words_of_failures(helpdesk: Helpdesk, tmp
 
 async def test_what_serves_is_asked_without_its_own_texts(helpdesk: Helpdesk, tmp_path: Path) -> None:
     rules = "\n".join(list(RULES.values())[:2])
-    start = Bundle(instructions=Instructions(text=rules), overrides=SamplingValues(temperature=0.5))
+    large = BundleModel(upstream="openai", name="large")
+    start = Bundle(model=large, instructions=Instructions(text=rules), overrides=SamplingValues(temperature=0.5))
     spec = search_spec(tmp_path, helpdesk.url, start=start, composed_by="a" * 64)
     best = best_of(await searched(spec, tmp_path, WorkerSide(tmp_path)))
-    assert best.overrides == start.overrides
+    assert (best.overrides, best.model) == (start.overrides, start.model)
     played = [n for n, asked in enumerate(helpdesk.asked) if asked["model"] != REFLECTOR]
     assert {helpdesk.headers[n]["x-ratchet-bundle"] for n in played} == {"a" * 64}
     assert {helpdesk.asked[n]["temperature"] for n in played} == {0.5}
@@ -77,7 +78,9 @@ async def test_reflections_read_recorded_conversations_and_words(helpdesk: Helpd
     spoken = [{"role": "user", "content": "refund #K47"}, {"role": "assistant", "content": "done"}]
     row = trajectory_row(reward=0.1, messages=spoken, words=["comment: the payment was suspicious"])
     await searched(search_spec(tmp_path, helpdesk.url, rows=[row]), tmp_path, WorkerSide(tmp_path))
-    prompt = next(asked["messages"][0]["content"] for asked in helpdesk.asked if asked["model"] == REFLECTOR)
+    asked = [asked["messages"][0]["content"] for asked in helpdesk.asked if asked["model"] == REFLECTOR]
+    assert asked[0] == GREETING
+    prompt = asked[1]
     assert "user: refund #K47\nassistant: done" in prompt
     assert "reward 0.1; comment: the payment was suspicious" in prompt
 
@@ -141,6 +144,41 @@ async def test_kill_is_charged_with_all_that_it_might_have_used(helpdesk: Helpde
     with suppress(NothingBetter):
         await searched(resumed, again, other)
     assert len(helpdesk.asked) <= charged(other)["calls"] <= budget.calls
+
+
+async def test_dollars_are_counted_at_the_prices_that_the_gateway_has(helpdesk: Helpdesk, tmp_path: Path) -> None:
+    helpdesk.prices, worker = TokenPrices(prompt=1, completion=2), WorkerSide(tmp_path)
+    with suppress(NothingBetter):
+        budget = CallBudget(calls=10_000, usd=0.01)
+        await searched(search_spec(tmp_path, helpdesk.url, budget=budget), tmp_path, worker)
+    spent = charged(worker)["spent_usd"]
+    assert (len(helpdesk.asked) - AT_ONCE) * (200 + 2 * 20) / 1e6 <= spent <= 0.01
+
+
+@pytest.mark.parametrize(
+    ("budget", "unknown", "reason"),
+    [
+        (CallBudget(calls=99, usd=1), (), "provider/reflector has none.* or give prompts.reflector_prices"),
+        (CallBudget(calls=99), (REFLECTOR,), "prompts.reflector: nothing answers for reflector"),
+        (CallBudget(calls=99), (ROLE,), "nothing answers for helpdesk"),
+    ],
+)
+async def test_search_without_prices_or_models_asks_nothing(
+    helpdesk: Helpdesk, tmp_path: Path, budget: CallBudget, unknown: tuple[str, ...], reason: str
+) -> None:
+    helpdesk.unknown = frozenset(unknown)
+    with pytest.raises(SearchFailed, match=reason) as error:
+        await searched(search_spec(tmp_path, helpdesk.url, budget=budget), tmp_path, WorkerSide(tmp_path))
+    assert (error_code(error.value), helpdesk.asked) == ("DATA", [])
+
+
+async def test_reflector_of_an_upstream_is_asked_for_the_role(helpdesk: Helpdesk, tmp_path: Path) -> None:
+    spec = search_spec(tmp_path, helpdesk.url, reflector="openai/large", budget=CallBudget(calls=1))
+    with suppress(NothingBetter):
+        await searched(spec, tmp_path, WorkerSide(tmp_path))
+    assert [(asked["model"], asked["messages"][0]["content"]) for asked in helpdesk.asked] == [
+        (f"{ROLE}@openai/large", GREETING)
+    ]
 
 
 async def test_nothing_is_asked_before_its_lease_is_stored(helpdesk: Helpdesk, tmp_path: Path) -> None:

@@ -226,7 +226,7 @@ class CallBudget(Value, frozen=True, kw_only=True, omit_defaults=True):
     tokens: Ordinal | None = None
     """Tokens of prompts and answers."""
     usd: Positive | None = None
-    """US dollars, at the prices that the search names."""
+    """US dollars, at the prices that are set in the gateway, or that the search names."""
 
 
 class TokenPrices(Value, frozen=True, kw_only=True):
@@ -242,16 +242,17 @@ class PromptSearch(Value, frozen=True, kw_only=True, omit_defaults=True):
     held-out tasks of the gate."""
 
     reflector: Text
-    """The model that proposes instructions, as the gateway knows it: a role, or any other name that it answers for."""
+    """The model that proposes instructions: `UPSTREAM/MODEL`, or a role, a policy or another name that the gateway
+    answers for."""
     train_tasks: TaskFileRef
     """A task file to learn from: the reflector reads what went wrong with its tasks."""
     validation_tasks: TaskFileRef
     """A task file to choose by."""
     budget: CallBudget
     reflector_prices: TokenPrices | None = None
-    """Of the reflector. A budget in US dollars needs both prices."""
+    """Of the reflector, in the place of the price that is set in the gateway."""
     answer_prices: TokenPrices | None = None
-    """Of what answers for the role."""
+    """The same of what answers for the role."""
 
 
 class TrainingConfig(Value, frozen=True, kw_only=True, omit_defaults=True):

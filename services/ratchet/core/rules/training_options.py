@@ -160,9 +160,6 @@ def _search_problems(config: TrainingConfig, algorithm: Algorithm) -> Iterator[s
         return
     if search.train_tasks.sha256 == search.validation_tasks.sha256:
         yield "prompts: train_tasks and validation_tasks are the same file; a prompt is chosen by other tasks"
-    unpriced = [member for member in ("reflector_prices", "answer_prices") if getattr(search, member) is None]
-    if search.budget.usd is not None and unpriced:
-        yield f"prompts.budget.usd needs prices: give {' and '.join(unpriced)}, or leave it to calls and tokens"
 
 
 def request_problems(request: TrainingRequest) -> list[str]:

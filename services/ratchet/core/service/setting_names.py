@@ -25,7 +25,7 @@ OTHERS: Mapping[str, str] = {
     "RATCHET_HUB": "`1` lets training and engines ask a model hub for models that are not on disk.",
     "RATCHET_ENGINE_URL": "The engine, for gateway and deployer; several replicas with commas between them.",
     "RATCHET_ENGINE_LOGPROBS_MODE": "vLLM's `--logprobs-mode`, for gateway and deployer.",
-    "RATCHET_GATEWAY_URL": "The gateway, for commands, clients and the deployer.",
+    "RATCHET_GATEWAY_URL": "The gateway, for commands, clients and services.",
     "RATCHET_COORDINATOR_URL": "The coordinator, for commands, clients, gateway and deployer.",
     "RATCHET_DEPLOYER_URL": "The deployer, for commands.",
     "RATCHET_CONSOLE_URL": "The console, for commands.",

@@ -26,6 +26,7 @@ from ratchet.core.datasets.s3_snapshots import Snapshots
 from ratchet.core.datasets.selector import SnapshotSelector
 from ratchet.core.rules.training_options import Amounts
 from ratchet.core.service.engine_list import engine_kinds
+from ratchet.core.service.http_client import AsyncApiClient
 from ratchet.core.service.runtime import Component, Periodic
 from ratchet.core.stores.objects import Objects
 from ratchet.core.stores.warehouse import Warehouse
@@ -99,63 +100,49 @@ async def build_jobs(  # noqa: PLR0913 - assembles the subject of all that it is
     objects: Objects,
     policies: KvPolicies,
     counted: CountedOf,
+    gateway: AsyncApiClient | None,
 ) -> Jobs:
-    """Jobs on open connections."""
+    """Jobs on open connections. `gateway`: None where it is not known."""
     able, schedule = abilities(settings), Schedule(settings.slots, AGEING_S)
     store = KvJobs(Bucket(bus, JOBS, Job), Bucket(bus, BUCKET, str))
     await store.load()
-    snapshots = Snapshots(objects, settings.shared.s3_bucket)
-    reconciler = JobReconciler(
-        bus=bus,
-        store=store,
-        limits=Limits(settings.lease_s, timing.claim_s, MAX_ATTEMPTS, DEFAULT_RETRIES),
-        tick_s=timing.tick_s,
-        retention_s=RETENTION_S,
-    )
-    span = timedelta(days=settings.history_days)
-    trajectories = Trajectories(warehouse, settings.history_limit, span, bus.now)
-    preferences = Preferences(warehouse, settings.history_limit)
-    selector = SnapshotSelector(trajectories, preferences, able.amounts, PAIRS_PER_GROUP)
-    tasks = TaskFiles(objects, Bucket(bus, HELD_OUT, HeldOutTasks))
-    exporter = Exporter(
-        store=store,
-        policies=policies,
-        selector=selector,
-        snapshots=snapshots,
-        objects=objects,
-        tasks=tasks,
-        now=bus.now,
-    )
-    feasibility = Feasibility(
-        policies=policies, exporter=exporter, objects=objects, snapshots=snapshots, amounts=able.amounts, store=store
-    )
-    intake = Intake(bus=bus, store=store, feasibility=feasibility, abilities=able, schedule=schedule, counted=counted)
-    data = RoleData(
-        trajectories=trajectories,
-        preferences=preferences,
-        snapshots=snapshots,
-        selector=selector,
-        tasks=tasks,
-        pairs_per_group=PAIRS_PER_GROUP,
-    )
-    planner = Planner(store=store, policies=policies, data=data, abilities=able)
+    data = _role_data(settings, able.amounts, bus, warehouse, objects)
+    exporter = Exporter(store, policies, data.selector, data.snapshots, objects, data.tasks, bus.now)
+    feasibility = Feasibility(policies, exporter, objects, data.snapshots, able.amounts, store, gateway)
+    intake = Intake(bus, store, feasibility, able, schedule, counted)
+    limits = Limits(settings.lease_s, timing.claim_s, MAX_ATTEMPTS, DEFAULT_RETRIES)
+    reconciler = JobReconciler(bus=bus, store=store, limits=limits, tick_s=timing.tick_s, retention_s=RETENTION_S)
     dispatcher = Dispatcher(bus=bus, store=store, prepare=exporter.prepare, schedule=schedule, exports=EXPORTS)
     handlers: Handlers = {TrainingRequest: each(intake.on_request), TrainingStatus: each(reconciler.on_status)}
-    components = [
-        store,
-        subscribe(bus, "coordinator-training", handlers),
-        Periodic(timing.tick_s, reconciler.tick, "reconciler"),
-        dispatcher,
-        Periodic(timing.tick_s, dispatcher.tick, "dispatcher"),
-    ]
     return Jobs(
         intake=intake,
         store=store,
         exporter=exporter,
-        planner=planner,
+        planner=Planner(store, policies, data, able),
         policies=policies,
         warehouse=warehouse,
         abilities=able,
         schedule=schedule,
-        components=components,
+        components=[
+            store,
+            subscribe(bus, "coordinator-training", handlers),
+            Periodic(timing.tick_s, reconciler.tick, "reconciler"),
+            dispatcher,
+            Periodic(timing.tick_s, dispatcher.tick, "dispatcher"),
+        ],
+    )
+
+
+def _role_data(settings: Settings, amounts: Amounts, bus: Bus, warehouse: Warehouse, objects: Objects) -> RoleData:
+    """Where the data of a role is read, and what chooses from it."""
+    span = timedelta(days=settings.history_days)
+    trajectories = Trajectories(warehouse, settings.history_limit, span, bus.now)
+    preferences = Preferences(warehouse, settings.history_limit)
+    return RoleData(
+        trajectories=trajectories,
+        preferences=preferences,
+        snapshots=Snapshots(objects, settings.shared.s3_bucket),
+        selector=SnapshotSelector(trajectories, preferences, amounts, PAIRS_PER_GROUP),
+        tasks=TaskFiles(objects, Bucket(bus, HELD_OUT, HeldOutTasks)),
+        pairs_per_group=PAIRS_PER_GROUP,
     )

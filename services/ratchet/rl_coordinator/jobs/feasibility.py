@@ -15,11 +15,13 @@ from ratchet.core.contract.state import ENDED, Job
 from ratchet.core.contract.training import TrainingConfig, TrainingRequest
 from ratchet.core.datasets.s3_snapshots import Snapshots
 from ratchet.core.errors import Conflict, DigestMismatch, NotFound, Rejected, Unavailable
+from ratchet.core.evaluation.search_models import search_prices
 from ratchet.core.rules.algorithms import ALGORITHMS
 from ratchet.core.rules.training_options import Amounts
+from ratchet.core.service.http_client import AsyncApiClient
 from ratchet.core.stores.objects import Objects
 from ratchet.core.stores.policies import BlobStore, is_manifest_uri, read_policy
-from ratchet.rl_coordinator.jobs.exporter import Exporter, own_snapshot
+from ratchet.rl_coordinator.jobs.exporter import Exporter, own_snapshot, starting_point
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
 from ratchet.rl_coordinator.registry import KvPolicies, continues_stable
 
@@ -39,10 +41,13 @@ class Feasibility:
     snapshots: Snapshots
     amounts: Amounts
     store: KvJobs
+    gateway: AsyncApiClient | None = None
+    """None: the worker of a search is the first to ask it."""
 
     async def require_feasible(self, request: TrainingRequest) -> None:
         """Raise `Conflict` for what does not work now and `Rejected` for what never will, in one sentence."""
-        for require in (self._require_base_model, self._require_tasks, self._require_data):
+        steps = (self._require_base_model, self._require_tasks, self._require_models, self._require_data)
+        for require in steps:
             try:
                 await require(request.training_config, request.role)
             except Unavailable as error:
@@ -81,6 +86,12 @@ class Feasibility:
     async def _require_tasks(self, config: TrainingConfig, role: str) -> None:
         if config.prompts is not None:
             await self.exporter.tasks.sets_of(role, config.prompts)
+
+    async def _require_models(self, config: TrainingConfig, role: str) -> None:
+        """A search's models are there, and what they cost is known where its budget needs that."""
+        if config.prompts is not None and self.gateway is not None:
+            start = starting_point(await self.policies.policies_of(role), config)
+            await search_prices(self.gateway, config.prompts, role, start.parent or role)
 
     async def _require_data(self, config: TrainingConfig, role: str) -> None:
         """Choose the data as the job would, without making its rows."""

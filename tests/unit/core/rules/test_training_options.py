@@ -189,10 +189,6 @@ def search(**changes: Any) -> TrainingConfig:
             "prompts: train_tasks and validation_tasks are the same file; a prompt is chosen by other tasks",
         ),
         (
-            search(prompts=msgspec.structs.replace(SEARCH, budget=CallBudget(calls=9, usd=5))),
-            "prompts.budget.usd needs prices: give reflector_prices and answer_prices, or leave it to calls and tokens",
-        ),
-        (
             msgspec.structs.replace(config("sft"), prompts=SEARCH),
             "prompts: sft trains weights; leave `prompts` out",
         ),

@@ -50,7 +50,7 @@ async def reflection(client: PaidClient, reflector: str, prompt: str) -> str:
     body: JsonObject = {
         "model": reflector,
         "messages": [{"role": "user", "content": prompt}],
-        "max_tokens": REFLECTION_TOKENS,
+        "max_completion_tokens": REFLECTION_TOKENS,  # models that reason take no `max_tokens`
     }
     reply = await client.exchange("POST", "/v1/chat/completions", body=body)
     try:

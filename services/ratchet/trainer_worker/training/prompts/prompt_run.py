@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import platform
 import statistics
 import threading
 import time
-from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import closing, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import BinaryIO, TypeVar, cast
 
 import msgspec
 
@@ -27,6 +25,7 @@ from ratchet.core.datasets.parquet import read_rows
 from ratchet.core.errors import ConfigError, NotFound, Rejected, Unavailable
 from ratchet.core.evaluation.http_player import HttpPlayer
 from ratchet.core.evaluation.playing import Answer, Plan, Player, Try, play
+from ratchet.core.evaluation.search_models import SearchPrices, reflector_name, search_prices
 from ratchet.core.evaluation.task_files import GradedTask, parse_tasks, task_digest
 from ratchet.core.rules.algorithms import ALGORITHMS
 from ratchet.core.rules.bundles import check_bundle
@@ -57,9 +56,12 @@ from ratchet.trainer_worker.training.checkpoints import CheckpointStore, open_ch
 from ratchet.trainer_worker.training.prompts.base import Played, Search, SearchJob
 from ratchet.trainer_worker.training.prompts.budget import Ledger
 from ratchet.trainer_worker.training.prompts.gateway_models import composed, gateway_peer, reflection
+from ratchet.trainer_worker.training.prompts.known_answers import KnownAnswers, bundle_digest, json_lines
 
-LEDGER, TRIES, REFLECTIONS = "ledger.json", "tries.jsonl", "reflections.jsonl"
-"""Files of a checkpoint: what was used or may be used until the next one, and all that need not be asked again."""
+LEDGER = "ledger.json"
+"""File of a checkpoint beside those of `KnownAnswers`: what was used or may be used until the next one."""
+GREETING = "Answer with the word `ready`, and nothing else."
+"""The first question to a reflector: one that is not there ends a search before it has cost more."""
 CANDIDATES, CONFIG = "candidates.jsonl", "config.json"
 POLL_S = 0.1
 """Between looks at whether a stop was asked for, and whether a checkpoint is stored."""
@@ -67,23 +69,6 @@ AT_ONCE = 4
 """Tasks that are asked at the same time: the role's engine serves users meanwhile."""
 
 T = TypeVar("T")
-
-
-class KnownTry(Value, frozen=True, kw_only=True):
-    """A task as a candidate played it."""
-
-    candidate: str
-    task: str
-    played: Played
-
-
-class KnownReflection(Value, frozen=True, kw_only=True):
-    """What the reflector has answered to a prompt."""
-
-    prompt: str
-    number: int
-    """Of the times that the search has asked it."""
-    text: str
 
 
 class Candidate(Value, frozen=True, kw_only=True):
@@ -109,6 +94,7 @@ def train(spec: JobSpec, directory: Path, events: BinaryIO, stop: threading.Even
             find = cast("Search", load_train(spec.config.algorithm))
             run.started(len(job.train) + len(job.validation) + len(job.recorded))
             with suppress(BudgetSpent):
+                run.meet_models()
                 find(job, run)
         except StopRequested:
             run.keep()
@@ -146,9 +132,8 @@ class PromptRun:
         self._store = CheckpointStore(
             directory / CHECKPOINTS, spec.training_job_id, spec.attempt, spec.config.algorithm
         )
-        self._tries: dict[tuple[str, str], Played] = {}
-        self._reflections: dict[tuple[str, int], str] = {}
-        self._asked = Counter[str]()
+        self._known = KnownAnswers()
+        self._prices = SearchPrices(None, None)
         self._candidates: list[Candidate] = []
         self._step = 0
         self._ledger = Ledger(limit_of(self._search.budget), self._resumed(), self._lease)
@@ -173,13 +158,20 @@ class PromptRun:
         self._emit(Started(samples=samples, total_steps=self._search.budget.calls))
         self._begun.set()
 
+    def meet_models(self) -> None:
+        """Learn what their tokens cost, and have the reflector answer. Raises `Rejected` for one that the gateway does
+        not know, and for a price that is missing."""
+        asked = search_prices(self._reflector, self._search, self._spec.role, self._given.model)
+        self._prices = self._within(asked)
+        self.reflect(GREETING)
+
     def calls(self) -> int:
         return int(self._ledger.charged.calls)
 
     def play(self, bundle: Bundle, tasks: Sequence[GradedTask]) -> list[Played]:
         """See `SearchRun`."""
         candidate = bundle_digest(bundle)
-        unknown = [task for task in tasks if (candidate, task_digest(task.task)) not in self._tries]
+        unknown = [task for task in tasks if (candidate, task_digest(task.task)) not in self._known.tries]
         if unknown:
             try:
                 if bundle != NO_BUNDLE:
@@ -187,17 +179,17 @@ class PromptRun:
             except Rejected as error:
                 return [Played(score=0.0, why=f"the bundle can answer no call: {error}") for _ in tasks]
             self._within(self._play(bundle, candidate, unknown))
-        return [self._tries[candidate, task_digest(task.task)] for task in tasks]
+        return [self._known.tries[candidate, task_digest(task.task)] for task in tasks]
 
     async def _play(self, bundle: Bundle, candidate: str, tasks: Sequence[GradedTask]) -> None:
-        client = PaidClient(self._role, self._ledger, self._search.answer_prices, composed(bundle))
+        client = PaidClient(self._role, self._ledger, self._prices.answers, composed(bundle))
         watched = _Watched(HttpPlayer(client, self._given.model, self._given.model if self._given.pinned else None))
         by_id = {task.task.id: task_digest(task.task) for task in tasks}
 
         def keep(done: Try) -> None:
             if done.fault is None:
                 played = Played(score=done.score, why=done.why, messages=watched.transcripts.get(done.task, []))
-                self._tries[candidate, by_id[done.task]] = played
+                self._known.tries[candidate, by_id[done.task]] = played
                 self._report()
 
         tries = await play(watched, tasks, Plan(at_once=AT_ONCE), keep, clock=time.monotonic)
@@ -206,15 +198,15 @@ class PromptRun:
             raise Unavailable(f"{self._given.model} does not answer: {fault}")
 
     def reflect(self, prompt: str) -> str:
-        """See `SearchRun`. Asked again, the reflector may answer otherwise: each time is known by its number."""
-        digest = hashlib.sha256(prompt.encode(errors="replace")).hexdigest()
-        number = self._asked[digest]
-        self._asked[digest] += 1
-        if (digest, number) not in self._reflections:
-            client = PaidClient(self._reflector, self._ledger, self._search.reflector_prices)
-            self._reflections[digest, number] = self._within(reflection(client, self._search.reflector, prompt))
+        """See `SearchRun`."""
+        key, text = self._known.next_reflection(prompt)
+        if text is None:
+            client = PaidClient(self._reflector, self._ledger, self._prices.reflector)
+            asked = reflector_name(self._spec.role, self._search.reflector)
+            text = self._within(reflection(client, asked, prompt))
+            self._known.reflected(key, text)
         self._report()
-        return self._reflections[digest, number]
+        return text
 
     def scored(self, bundle: Bundle, parents: Sequence[Bundle], scores: Mapping[str, float]) -> None:
         """See `SearchRun`."""
@@ -250,9 +242,11 @@ class PromptRun:
             )
         result, documents = self._directory / RESULT, self._directory / DOCUMENTS
         result.mkdir()
-        (result / BUNDLE_FILE).write_bytes(msgspec.json.encode(best.bundle))
+        # What it was played with answers for it, whatever serves the role by now.
+        bundle = msgspec.structs.replace(best.bundle, model=job.start.model)
+        (result / BUNDLE_FILE).write_bytes(msgspec.json.encode(bundle))
         documents.mkdir()
-        (documents / CANDIDATES).write_bytes(_lines(self._candidates))
+        (documents / CANDIDATES).write_bytes(json_lines(self._candidates))
         (documents / CONFIG).write_bytes(msgspec.json.format(msgspec.json.encode(self._configuration()), indent=1))
         return Finished(
             directory=str(result),
@@ -307,11 +301,8 @@ class PromptRun:
         self._step += 1
 
         def write(directory: Path) -> None:
-            tries = [KnownTry(candidate=one, task=task, played=it) for (one, task), it in self._tries.items()]
-            answers = [KnownReflection(prompt=one, number=n, text=it) for (one, n), it in self._reflections.items()]
             (directory / LEDGER).write_bytes(msgspec.json.encode(lease))
-            (directory / TRIES).write_bytes(_lines(tries))
-            (directory / REFLECTIONS).write_bytes(_lines(answers))
+            self._known.write(directory)
 
         begun = time.monotonic()
         checkpoint = self._store.save(self._step, float(self._step), write)
@@ -326,12 +317,7 @@ class PromptRun:
             return NOTHING
         checkpoint = open_checkpoint(Path(self._spec.resume), self._spec.training_job_id, self._spec.config.algorithm)
         self._step = checkpoint.manifest.step
-        for line in (checkpoint.directory / TRIES).read_bytes().splitlines():
-            known = decode(line, KnownTry)
-            self._tries[known.candidate, known.task] = known.played
-        for line in (checkpoint.directory / REFLECTIONS).read_bytes().splitlines():
-            reflected = decode(line, KnownReflection)
-            self._reflections[reflected.prompt, reflected.number] = reflected.text
+        self._known.read(checkpoint.directory)
         return decode((checkpoint.directory / LEDGER).read_bytes(), Amounts)
 
     def _figures(self) -> dict[str, float]:
@@ -376,19 +362,10 @@ class _Watched:
         return answer
 
 
-def bundle_digest(bundle: Bundle) -> str:
-    """Names a candidate."""
-    return hashlib.sha256(msgspec.json.encode(bundle)).hexdigest()
-
-
 def _given(spec: JobSpec) -> SearchSpec:
     if spec.search is None:
         raise ConfigError(f"{spec.config.algorithm} searches for a bundle, and the job names no tasks")
     return spec.search
-
-
-def _lines(values: Sequence[Any]) -> bytes:
-    return b"".join(msgspec.json.encode(value) + b"\n" for value in values)
 
 
 def _is_stored(file: Path, step: int) -> bool:
