@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from random import Random
 from typing import Any
@@ -138,12 +139,22 @@ def score_windows() -> FoldedStates:
     return FoldedStates(function_of, add_reward)
 
 
+@dataclass(frozen=True)
+class Settled:
+    """`InForce`: one function for ever."""
+
+    spec: RewardSpec
+
+    async def in_force(self) -> RewardSpec:
+        return self.spec
+
+
 def computer(facts: StoredFacts, **changes: Any) -> RewardComputer:
     """Handlers over in-memory facts; nothing is folded unless projections are given."""
     histories = turn_histories()
     histories.applied_seq = 1_000_000
     fields: dict[str, Any] = {
-        "spec": RewardSpec(function=FUNCTION),
+        "functions": Settled(changes.pop("spec", RewardSpec(function=FUNCTION))),
         "facts": facts,
         "settled": facts,
         "histories": histories,

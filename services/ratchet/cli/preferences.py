@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -14,11 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ratchet.bus.message import JsonObject
-from ratchet.cli.api import KEY_VARIABLE, require_known, require_role
+from ratchet.cli.api import require_known, require_role
 from ratchet.cli.connections import ask_warehouse, connected, settings_of, warehouse_of
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.imports import CheckOnly
+from ratchet.cli.judges import configured_judge, judge_on, named_judge
 from ratchet.cli.options import HERE, AsJson, Directory, DryRun, OptionalRole, RoleOption, json_in, options_beside
 from ratchet.cli.output import Bar, console, follow_up, print_answer, print_table, progress
 from ratchet.core.contract import Preference
@@ -28,7 +28,6 @@ from ratchet.core.preferences.agreement import agreement
 from ratchet.core.preferences.clickhouse_stored import Count, Kept, Selection, StoredPreferences
 from ratchet.core.preferences.clickhouse_tries import Tries
 from ratchet.core.preferences.deriving import DerivationReport, Deriver
-from ratchet.core.preferences.http_judge import ChatJudge
 from ratchet.core.preferences.publishing import Published, Sink, publish
 from ratchet.core.preferences.records import append, preference_of, read_lines, record_of
 from ratchet.core.preferences.rules import RULES
@@ -36,7 +35,6 @@ from ratchet.core.preferences.rules.base import Rule
 from ratchet.core.preferences.teacher import TRIES, Teacher
 from ratchet.core.rules.chat import text_of
 from ratchet.core.rules.redaction import redact_message
-from ratchet.core.service.http_client import AsyncApiClient, Peer, bearer
 
 if TYPE_CHECKING:
     from ratchet.core.stores.warehouse import Warehouse
@@ -47,8 +45,8 @@ Source = Literal["human", "teacher", "heuristic", "derived", "rag"]
 
 Numbered = Iterator[tuple[int, object]]
 """Records with the numbers of their lines; an error stands for one that cannot be read."""
-JUDGE_S = 120.0
-"""A judge may think for a while."""
+RANKING, RANKING_CALLS = "RANKING", 10_000
+"""Whose budget the questions to a `--model` count against: no role has this name. And how many there are in a day."""
 PAGE = 500
 """Preferences that are read together for an export."""
 NEWEST = 200_000
@@ -80,33 +78,43 @@ def derive(
 
 @app.command()
 def rank(
-    model: Annotated[str, typer.Option(help="The judge: a model of the gateway, or of --url.")],
+    model: Annotated[
+        str | None, typer.Option(help="The judge: a model of the gateway, or of --url; else the one set for --role.")
+    ] = None,
     role: OptionalRole = None,
     url: Annotated[
         str | None, typer.Option(help="Another server of OpenAI's API, /v1 included; else the gateway.")
     ] = None,
     key_variable: Annotated[
-        str, typer.Option(help="The environment variable with the key that the judge's server asks for.")
-    ] = KEY_VARIABLE,
+        str | None,
+        typer.Option(help="The environment variable with the key of --model, where it is not the gateway's."),
+    ] = None,
+    calls: Annotated[int, typer.Option(min=1, help="Most questions to --model in a day.")] = RANKING_CALLS,
     tries: Annotated[int, typer.Option(min=2, max=32, help="Newest tries of a task that are compared.")] = TRIES,
     max_per_task: Annotated[int, typer.Option(min=1, help="Pairs of one task at most.")] = 4,
     dry_run: DryRun = False,
     as_json: AsJson = False,
     directory: Directory = HERE,
 ) -> None:
-    """Have a model compare tries of the same task, in both orders, and publish the pairs of which it is sure.
+    """Have a judge compare tries of the same task, in both orders, and publish the pairs of which it is sure.
 
-    A dry run asks the judge too, and publishes nothing.
+    No question is paid twice. A dry run asks the judge too, and publishes nothing.
     """
     endpoints = locate(directory)
-    own = endpoints.env.get(key_variable) or os.environ.get(key_variable)
-    peer = Peer("the judge", url or f"{endpoints.url('gateway')}/v1", bearer(own), JUDGE_S)
+    if model is not None:
+        name, settings = RANKING, named_judge(model=model, url=url, api_key_env=key_variable, calls_per_day=calls)
+    elif role is not None and url is None:
+        name, settings = configured_judge(role)
+    else:
+        raise typer.BadParameter("name the judge with --model, or a --role that has one")
     with progress("asking the judge", quiet=as_json) as bar:
 
         async def ranked() -> DerivationReport:
-            async with AsyncApiClient(peer) as client:
-                rule = Teacher(ChatJudge(client, model), tries)
-                return await derived(endpoints, rule, role, max_per_task, dry_run, bar)
+            async with (
+                connected(settings_of(endpoints)) as bus,
+                judge_on(bus, endpoints, name, settings) as judge,
+            ):
+                return await derived(endpoints, Teacher(judge, tries), role, max_per_task, dry_run, bar)
 
         report = asyncio.run(ranked())
     print_answer({"report": report, "dry_run": dry_run}, as_json, lambda: show_derivation(report, dry_run))

@@ -13,7 +13,7 @@ import msgspec
 from ratchet.bus.contracts import Contracts
 from ratchet.core.contract import Feedback, TrajectoryEnd
 from ratchet.core.contract.http.gateway import DeletedResponse, Ended, FeedbackTaken
-from ratchet.core.contract.reward import UPDATE
+from ratchet.core.contract.reward import JUDGEMENT, UPDATE
 from ratchet.core.errors import BadRequest, Forbidden, InvalidMessage, Unavailable
 from ratchet.core.rules.access import Caller, KeyScope
 from ratchet.core.service.asgi import Request, Response, json_response
@@ -31,6 +31,8 @@ UNKNOWN_TRAJECTORY = (
     "no gateway remembers a call of this trajectory: the feedback is stored, and counts as soon as a trajectory with"
     " this id and role is stored; it waits for as long as feedback is kept"
 )
+RESERVED = {UPDATE: "the trajectory collector", JUDGEMENT: "the reward computer"}
+"""Kinds of feedback that say what happened to a reward's facts, by who publishes them."""
 _ROLE_UNKNOWN = "name the `role`: no gateway remembers a call of that trajectory"
 
 
@@ -159,8 +161,9 @@ def _check_ender(caller: Caller, arms: Sequence[Arm]) -> None:
 
 def _check_claims(caller: Caller, body: Mapping[str, Any]) -> None:
     """Raises `BadRequest` or `Forbidden` for feedback that says of itself what its caller may not say."""
-    if body.get("kind") == UPDATE:
-        raise BadRequest("feedback of the kind `update` comes from the trajectory collector alone", param="kind")
+    kind = str(body.get("kind"))
+    if kind in RESERVED:
+        raise BadRequest(f"feedback of the kind `{kind}` comes from {RESERVED[kind]} alone", param="kind")
     if "key_id" in body:
         raise BadRequest("the gateway itself records the key that feedback came with", param="key_id")
     if not caller.allows(KeyScope.ANNOTATE) and (body.get("rater") or body.get("source")):

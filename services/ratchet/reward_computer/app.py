@@ -3,63 +3,84 @@
 RL_TRAJECTORIES ── Consumer ─┬─ handlers.RewardComputer ── Facts (ClickHouse, reads)
 RL_FEEDBACK ────── Consumer ─┘      │  └─ Reward (published by the loop)
 RL_TRAJECTORIES ── Projection turn-history ───┤  all in the bucket `baselines`
-RL_REWARDS ─────── Projection score-windows ──┘
-RL_REWARDS ─────── Projection reward-drift ────── drift_alerts.DriftAlerts ── Alert
+RL_REWARDS ─┬───── Projection score-windows ──┘
+            ├───── Projection reward-drift ────── drift_alerts.DriftAlerts ── Alert
+            └───── Consumer ──── judging.Judging ── ChatJudge (the gateway, or a server of its own)
+                                    └─ Feedback (published by the loop; it comes back as the next revision)
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
+from types import MappingProxyType
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.consumer import subscribe
+from ratchet.bus.kv import Bucket
 from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.bus.projection import Projection, project
 from ratchet.bus.registry import AS_DECLARED, Bounds
 from ratchet.core.contract import Feedback, Reward, Trajectory
+from ratchet.core.contract.state import JUDGE_SPEND, JUDGEMENTS, REWARD_FUNCTIONS
+from ratchet.core.judging.chat_judge import Answer, ChatJudge, KvAnswers
+from ratchet.core.preferences.clickhouse_tries import Tries
 from ratchet.core.rules.alerts import gap_alert
+from ratchet.core.rules.call_budget import Amounts
 from ratchet.core.service.contracts import load_contracts
+from ratchet.core.service.http_client import AsyncApiClient
+from ratchet.core.service.paid_client import PaidClient
 from ratchet.core.service.runtime import App, Periodic
 from ratchet.core.stores.stored_watch import StoredWatch
 from ratchet.core.stores.warehouse import Warehouse
 from ratchet.reward_computer.clickhouse_facts import Facts
 from ratchet.reward_computer.domain.drift import Drift, Watch, watch_reward
+from ratchet.reward_computer.domain.function import FunctionRecord
 from ratchet.reward_computer.domain.history import TurnHistory, add_trajectory, task_type
 from ratchet.reward_computer.domain.normalization import ScoreWindows, add_reward, function_of
 from ratchet.reward_computer.drift_alerts import EVERY_S, DriftAlerts
 from ratchet.reward_computer.handlers import RewardComputer
+from ratchet.reward_computer.judging import Judging
+from ratchet.reward_computer.kv_functions import Functions
 from ratchet.reward_computer.settings import Settings, spec_of
 
 NAME = "reward_computer"
 PATIENCE = timedelta(hours=1)
 """Feedback on a stored trajectory that has no reward by then becomes a dead letter, and so does a message that the
-collector has settled and that has no row by then."""
+collector has settled and that has no row by then. A judge that has not answered by then is not asked any more."""
 
 
 @asynccontextmanager
 async def build(settings: Settings, bounds: Bounds = AS_DECLARED) -> AsyncIterator[App]:
     """Connect, and assemble projections, consumers and the watch of levels."""
     spec_of(settings)
-    bus = await Bus.connect(settings.shared.bus, name=NAME, contracts=load_contracts())
-    warehouse = await Warehouse.connect(settings.shared)
-    try:
-        yield await assembled(settings, bus, warehouse, bounds)
-    finally:
-        await bus.close()
-        await warehouse.close()
+    async with AsyncExitStack() as stack:
+        bus = await Bus.connect(settings.shared.bus, name=NAME, contracts=load_contracts())
+        stack.push_async_callback(bus.close)
+        warehouse = await Warehouse.connect(settings.shared)
+        stack.push_async_callback(warehouse.close)
+        judges = await stack.enter_async_context(judges_of(settings, bus))
+        yield await assembled(settings, bus, warehouse, judges, bounds)
 
 
-async def assembled(settings: Settings, bus: Bus, warehouse: Warehouse, bounds: Bounds = AS_DECLARED) -> App:
+async def assembled(
+    settings: Settings,
+    bus: Bus,
+    warehouse: Warehouse,
+    judges: Mapping[str, ChatJudge] = MappingProxyType({}),
+    bounds: Bounds = AS_DECLARED,
+) -> App:
     """The reward computer on connections that are open."""
     histories, windows, drift = projections(bus)
     watcher = Periodic(EVERY_S, DriftAlerts(bus, drift).tick, "drift alerts")
+    functions = functions_of(settings, bus)
+    facts = Facts(warehouse)
     settled = StoredWatch(bus, [bus.contracts.topics[kind.TOPIC].stream for kind in (Trajectory, Feedback)])
     computer = RewardComputer(
-        spec=spec_of(settings),
-        facts=Facts(warehouse),
+        functions=functions,
+        facts=facts,
         settled=settled,
         histories=histories,
         windows=windows,
@@ -67,10 +88,12 @@ async def assembled(settings: Settings, bus: Bus, warehouse: Warehouse, bounds: 
         now=bus.now,
         patience=PATIENCE,
     )
+    judging = Judging(functions, judges, facts, Tries(warehouse), bus.now, PATIENCE)
     bounds = replace(bounds, linger_s=settings.linger_s)
     consumers = [
         subscribe(bus, "reward-trajectories", {Trajectory: computer.first_rewards}, bounds=bounds),
         subscribe(bus, "reward-feedback", {Feedback: computer.revisions}, bounds=bounds),
+        subscribe(bus, "reward-judge", {Reward: judging.judgements}, bounds=bounds),
     ]
     checks = {"broker": bus.check, "warehouse": warehouse.check}
     notes = {
@@ -78,8 +101,32 @@ async def assembled(settings: Settings, bus: Bus, warehouse: Warehouse, bounds: 
         "score-windows": windows.check,
         "reward-drift": drift.check,
         "consumers": bus.check_consumers,
+        "reward-function": functions.check,
     }
-    return App(NAME, [histories, windows, drift, watcher, settled, *consumers], checks, notes=notes)
+    return App(NAME, [histories, windows, drift, watcher, settled, *consumers, judging], checks, notes=notes)
+
+
+def functions_of(settings: Settings, bus: Bus) -> Functions:
+    """Which reward function is in force."""
+    return Functions(Bucket(bus, REWARD_FUNCTIONS, FunctionRecord), spec_of(settings))
+
+
+@asynccontextmanager
+async def judges_of(settings: Settings, bus: Bus) -> AsyncGenerator[Mapping[str, ChatJudge]]:
+    """The judges of the settings by digest; they share answers and budgets with all processes.
+
+    A judge that fails is asked again by the consumer, which meanwhile has other work.
+    """
+    spending, answers = Bucket(bus, JUDGE_SPEND, Amounts), KvAnswers(Bucket(bus, JUDGEMENTS, Answer))
+    key = settings.shared.service_key.get_secret_value() if settings.shared.service_key else None
+    async with AsyncExitStack() as stack:
+        judges: dict[str, ChatJudge] = {}
+        for name, judge in settings.judges.items():
+            peer = replace(judge.peer(settings.gateway_url, key), quotable=False)
+            http = await stack.enter_async_context(AsyncApiClient(peer))
+            client = PaidClient(http, judge.ledger(spending, name, bus.now), judge.token_prices)
+            judges[judge.profile.digest] = ChatJudge(client, judge.profile, answers, pauses_s=())
+        yield judges
 
 
 def projections(bus: Bus) -> tuple[Projection[TurnHistory], Projection[ScoreWindows], Projection[Drift]]:

@@ -1,4 +1,4 @@
-"""Trajectory -> first reward; feedback, or late facts about a trajectory (kind `update`) -> next revision.
+"""Trajectory -> first reward; opinions, judgements and late facts (kind `update`) -> next revision.
 
 Both may come in any order, twice, and to several workers at once; no opinion is lost, without locks and without
 parking. Two rules make it so: a handler does nothing before ClickHouse holds its own message, and reads what the other
@@ -28,6 +28,7 @@ from ratchet.reward_computer.components.user_feedback import score_of
 from ratchet.reward_computer.domain.history import TurnHistory, history_key
 from ratchet.reward_computer.domain.normalization import NO_PAST, NOTHING_YET, ScoreWindows, Stats, windows_key
 from ratchet.reward_computer.domain.reward import (
+    FURTHER,
     Circumstances,
     RewardSpec,
     has_equal_scores,
@@ -38,6 +39,7 @@ from ratchet.reward_computer.domain.reward import (
     reward_of,
     scored_in,
 )
+from ratchet.reward_computer.kv_functions import InForce
 
 WAIT_S = 1.0
 """Longest wait of a batch for the collector, which is usually faster; later, messages are delivered again."""
@@ -47,8 +49,9 @@ STORED = "stored"
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What ClickHouse holds about the trajectories of a batch."""
+    """The function in force, and what ClickHouse holds about the trajectories of a batch."""
 
+    spec: RewardSpec
     trajectories: Mapping[Key, Sequence[Trajectory]]
     rewards: Mapping[Key, Sequence[Reward]]
     opinions: Mapping[Key, Sequence[Feedback]]
@@ -70,7 +73,7 @@ class _Stored:
 class RewardComputer:
     """The handlers."""
 
-    spec: RewardSpec
+    functions: InForce
     facts: Facts
     settled: StoredWatch
     """What the collector has stored."""
@@ -91,7 +94,9 @@ class RewardComputer:
         await self.windows.wait_for(self.windows_from)
         stored = await self._stored("trajectories", batch)
         keys = {_key(received.message) for received in batch}
-        known = _Known({}, await self.facts.rewards(keys), await self.facts.feedback(keys))
+        known = _Known(
+            await self.functions.in_force(), {}, await self.facts.rewards(keys), await self.facts.feedback(keys)
+        )
         return _each_event_once([self._first_reward(received, stored, known) for received in batch])
 
     async def revisions(self, batch: Sequence[Received[Feedback]]) -> Sequence[Outcome]:
@@ -100,7 +105,10 @@ class RewardComputer:
         stored = await self._stored("feedback", batch)
         keys = {_key(received.message) for received in batch}
         known = _Known(
-            await self.facts.trajectories(keys), await self.facts.rewards(keys), await self.facts.feedback(keys)
+            await self.functions.in_force(),
+            await self.facts.trajectories(keys),
+            await self.facts.rewards(keys),
+            await self.facts.feedback(keys),
         )
         updated = {_key(received.message) for received in batch if received.message.kind == UPDATE}
         places = await self.facts.places(updated) if updated else {}
@@ -143,52 +151,52 @@ class RewardComputer:
         return Dead("rejected", f"the collector has settled it, and it has not been in ClickHouse for {self.patience}")
 
     def _first_reward(self, received: Received[Trajectory], stored: _Stored, known: _Known) -> Outcome:
-        trajectory, key = received.message, _key(received.message)
+        trajectory, key, spec = received.message, _key(received.message), known.spec
         if _event(received) not in stored.events:
             return self._not_stored(received, stored)
-        own = (reward for reward in known.rewards.get(key, ()) if reward.reward_function == self.spec.function)
+        own = (reward for reward in known.rewards.get(key, ()) if reward.reward_function == spec.function)
         if any(reward.revision == 0 for reward in own):
             return Done()
-        past = self._history(trajectory, received.sequence)
+        past = self._history(trajectory, received.sequence, spec.window)
         evidence = Evidence(trajectory, known.opinions.get(key, ()), past)
-        when = Circumstances(self.now(), 0, self._windows(trajectory), reported_at=_reported_at(received))
-        reward = reward_of(self.spec, evidence, when)
+        when = Circumstances(self.now(), 0, self._windows(trajectory, spec), reported_at=_reported_at(received))
+        reward = reward_of(spec, evidence, when)
         metrics.REWARD.observe(reward.total_reward)
         return Done([reward])
 
     def _revision(
         self, received: Received[Feedback], stored: _Stored, known: _Known, places: Mapping[Key, int]
     ) -> Outcome:
-        key, is_update = _key(received.message), received.message.kind == UPDATE
-        if score_of(received.message) is None and not is_update:
+        key, spec, is_opinion = _key(received.message), known.spec, score_of(received.message) is not None
+        if not is_opinion and received.message.kind not in FURTHER:
             return Done()
         if _event(received) not in stored.events:
             return self._not_stored(received, stored)
         if not known.trajectories.get(key):
             return Done()
-        last = newest(known.rewards.get(key, ()), self.spec.function)
+        last = newest(known.rewards.get(key, ()), spec.function)
         if last is None:
             return self._await_first_reward(received)
         opinions, trajectory = known.opinions.get(key, ()), known.trajectories[key][0]
-        history = recorded_history(last) or self._history(trajectory, places.get(key))
-        scored = scored_in(known.rewards[key], self.spec.function)
-        when = Circumstances(self.now(), revision_of(opinions), self._windows(trajectory), last, scored=scored)
-        revised = reward_of(self.spec, Evidence(trajectory, opinions, history), when)
-        equal = has_equal_scores(revised, last) if is_update else not has_new_opinions(self.spec, opinions, last)
+        history = recorded_history(last) or self._history(trajectory, places.get(key), spec.window)
+        scored = scored_in(known.rewards[key], spec.function)
+        when = Circumstances(self.now(), revision_of(opinions), self._windows(trajectory, spec), last, scored=scored)
+        revised = reward_of(spec, Evidence(trajectory, opinions, history), when)
+        equal = not has_new_opinions(spec, opinions, last) if is_opinion else has_equal_scores(revised, last)
         if equal:
             return Done()
         metrics.REVISIONS.inc()
         return Done([revised])
 
-    def _history(self, trajectory: Trajectory, sequence: int | None) -> Stats:
+    def _history(self, trajectory: Trajectory, sequence: int | None, window: int) -> Stats:
         """The past of a trajectory, as of its place in the stream."""
         history = self.histories.state(history_key(trajectory))
         if history is None or sequence is None:
             return NOTHING_YET
-        return history.before(trajectory, sequence, self.spec.window)
+        return history.before(trajectory, sequence, window)
 
-    def _windows(self, trajectory: Trajectory) -> ScoreWindows:
-        return self.windows.state(windows_key(trajectory.role, self.spec.function)) or NO_PAST
+    def _windows(self, trajectory: Trajectory, spec: RewardSpec) -> ScoreWindows:
+        return self.windows.state(windows_key(trajectory.role, spec.function)) or NO_PAST
 
     def _await_first_reward(self, received: Received[Feedback]) -> Outcome:
         trajectory_id = received.message.trajectory_id

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 from pydantic_settings import SettingsConfigDict
 
 from ratchet.core.contract.reward import RewardFunction
+from ratchet.core.contract.roles import DEFAULT_ROLE
 from ratchet.core.errors import ConfigError
-from ratchet.core.service.settings import ServiceSettings
+from ratchet.core.judging.settings import JudgeSettings, entry_of
+from ratchet.core.service.settings import HttpAddress, ServiceSettings
 from ratchet.reward_computer.components import COMPONENTS
-from ratchet.reward_computer.domain.reward import RewardSpec
+from ratchet.reward_computer.domain.reward import JUDGE, RewardSpec
+
+Method = Literal["z-score", "min-max", "none"]
 
 
 class Settings(ServiceSettings):
@@ -27,12 +31,21 @@ class Settings(ServiceSettings):
     weights: dict[str, dict[str, float]] = Field(default_factory=dict)
     """JSON: role -> component -> weight. The role `default` is for all others; components that are not named are not
     computed."""
-    normalization: Literal["z-score", "min-max", "none"] = "z-score"
-    """How a component's score is put on the scale of its recent past."""
+    normalization: Method | dict[str, Method] = "z-score"
+    """How a component's score is put on the scale of its recent past: one method, or JSON: role -> method, the role
+    `default` for all others."""
     window: int = Field(default=1000, ge=1, le=1000)
     """Length of that past, and of the history of turns."""
     dense: bool = True
     """Whether rewards also say what each turn was worth."""
+    judges: dict[str, JudgeSettings] = Field(default_factory=dict[str, JudgeSettings])
+    """JSON: role -> the model that judges its trajectories, such as `{"default": {"model": "openai/gpt-5-mini"}}`. The
+    role `default` is for all others. A judge is asked where the role gives its component `judge` a weight."""
+    gateway_url: HttpAddress = Field(
+        default="http://127.0.0.1:8080",
+        validation_alias=AliasChoices("RATCHET_REWARD_GATEWAY_URL", "RATCHET_GATEWAY_URL", "gateway_url"),
+    )
+    """Where judges without a `url` are asked."""
     linger_s: float | None = None
     """How long a batch waits for more, where that differs from `contracts/topics.json`."""
 
@@ -55,10 +68,17 @@ def spec_of(settings: Settings) -> RewardSpec:
             COMPONENTS[name]  # one of another package that does not fit is refused now, not at the first trajectory
         if not all(0 <= weight <= 1 for weight in weights.values()) or not any(weights.values()):
             raise ConfigError(f"RATCHET_REWARD_WEIGHTS: those of role {role} must lie in 0..1, one of them above 0")
+    for role, weights in settings.weights.items():
+        if JUDGE in weights and entry_of(settings.judges, role) is None:
+            raise ConfigError(f"RATCHET_REWARD_WEIGHTS: role {role} weighs `judge`, and RATCHET_REWARD_JUDGES has none")
+    methods = (
+        settings.normalization if isinstance(settings.normalization, dict) else {DEFAULT_ROLE: settings.normalization}
+    )
     return RewardSpec(
         function=RewardFunction(name=settings.function_name, version=settings.function_version),
         weights=settings.weights,
-        method=settings.normalization,
+        methods=methods,
         window=settings.window,
         dense=settings.dense,
+        judges={role: judge.profile for role, judge in settings.judges.items()},
     )

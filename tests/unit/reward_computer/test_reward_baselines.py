@@ -115,8 +115,9 @@ def test_windows_hold_the_raw_scores_of_what_applied_and_the_totals() -> None:
     }
 
 
-def test_a_revision_adds_only_opinions() -> None:
-    revised = reward_of(SPEC, Evidence(trajectory("1"), [feedback(name="1")]), Circumstances(AT, 1))
+def test_a_revision_adds_opinions_and_what_is_scored_first_in_it() -> None:
+    known = ("task_completion", "efficiency")
+    revised = reward_of(SPEC, Evidence(trajectory("1"), [feedback(name="1")]), Circumstances(AT, 1, scored=known))
     folded = windows([reward(1), revised])
     assert {name: list(scores) for name, scores in folded.scores.items() if name != "total"} == {
         "task_completion": [1.0],

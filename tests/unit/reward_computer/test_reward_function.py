@@ -238,7 +238,7 @@ def test_settings_describe_the_function() -> None:
     )
     assert spec.weights_of("coder") == {"code_quality": 0.7, "safety": 0.3}
     assert spec.weights_of("other")["task_completion"] == 0.4
-    assert (spec.method, spec.window, spec.function) == ("min-max", 50, FUNCTION)
+    assert (spec.method_of("coder"), spec.window, spec.function) == ("min-max", 50, FUNCTION)
 
 
 @pytest.mark.parametrize(

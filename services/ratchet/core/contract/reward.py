@@ -11,8 +11,10 @@ from msgspec import Meta
 
 from ratchet.bus.message import JsonObject, Value, named_id
 from ratchet.core.contract.roles import DEFAULT_ROLE, RoleMessage
-from ratchet.core.contract.values import DOMAINS, Amount, Count, Ordinal, Role, Share, Uuid, listed, matching
+from ratchet.core.contract.values import DOMAINS, Amount, Count, Ordinal, Role, Sha256, Share, Uuid, listed, matching
 
+KINDS = ("thumbs", "rating", "correction", "abandoned", "comment", "metric", "update", "judgement")
+"""Kinds of feedback."""
 SOURCES = ("human", "teacher", "heuristic", "derived", "rag")
 """Sources that a preference can have."""
 
@@ -51,6 +53,9 @@ class RewardMetadata(Value, frozen=True, kw_only=True, omit_defaults=True):
     evaluation_method: Annotated[str, listed("automated", "human", "hybrid", "model-based")]
     confidence: Share | None = None
     """0 (guess) to 1 (verified)."""
+    digests: dict[str, str] | None = None
+    """What computed it, by digest: `function` (weights, components, normalisation), and of the models that a component
+    asked, such as `judge` and its `rubric`."""
 
 
 class RewardFunction(Value, frozen=True, kw_only=True):
@@ -120,6 +125,20 @@ class Reward(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
 
 UPDATE = "update"
 """Kind of the feedback that is no opinion: a trajectory was published again with late facts that revise its reward."""
+JUDGEMENT = "judgement"
+"""Kind of the feedback that a model gave: a judge's score of the trajectory, and its words."""
+
+
+class JudgeRef(Value, frozen=True, kw_only=True):
+    """Which judge it was."""
+
+    digest: Sha256
+    """sha256 of model, rubric and the way it was asked."""
+    rubric_digest: Sha256
+    """sha256 of the rubric."""
+    model: str
+    """Who answered, as precisely as its server says: a policy's full name, which ends with its digest, else a model's
+    name."""
 
 
 def _value_of(kind: str, value: JsonObject, *, required: bool = True) -> JsonObject:
@@ -142,6 +161,7 @@ class Feedback(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
             _value_of("metric", {"type": "number"}),
             _value_of("comment", {"type": "string"}),
             _value_of("correction", {"type": "string"}, required=False),
+            _value_of("judgement", {"type": "number", "minimum": 0, "maximum": 1}),
         ]
     }
 
@@ -149,14 +169,14 @@ class Feedback(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
     """Id of this piece of feedback; the same id twice counts once."""
     trajectory_id: Uuid
     """The trajectory it is about."""
-    kind: Annotated[str, listed("thumbs", "rating", "correction", "abandoned", "comment", "metric", "update")]
-    """`thumbs`, `rating`, `correction`, `abandoned`, `comment`, `metric` or `update`."""
+    kind: Annotated[str, listed(*KINDS)]
+    """`thumbs`, `rating`, `correction`, `abandoned`, `comment`, `metric`, `update` or `judgement`."""
     at: datetime
     role: Role = DEFAULT_ROLE
     """The role this belongs to; it is published on the subject of the same role. Absent means `default`, the bare
     subject."""
     value: float | bool | str | None = None
-    """thumbs: true/false; rating: 0..5 stars; metric: a number; comment and correction: text."""
+    """thumbs: true/false; rating: 0..5 stars; metric: a number; comment and correction: text; judgement: 0..1."""
     user_ref: Annotated[str, matching(r"^[A-Za-z0-9_.:+/=-]{1,128}$")] | None = None
     """Keyed hash of the end user, never the raw id: opting out and unlearning find the user's data by it."""
     source: Annotated[str, Meta(examples=["chat-widget", "console", "import"])] | None = None
@@ -164,6 +184,10 @@ class Feedback(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
     """Who gave it, when it was not the end user."""
     key_id: Annotated[str, matching(r"^[A-Za-z0-9_.-]{1,64}$")] | None = None
     """The API key that it came with."""
+    reasoning: str | None = None
+    """Of a judgement: the judge's words."""
+    judge: JudgeRef | None = None
+    """Of a judgement: who judged."""
 
     @property
     def event_id(self) -> str:

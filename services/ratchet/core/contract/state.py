@@ -37,6 +37,7 @@ from ratchet.core.contract.values import (
 
 POLICIES, BUNDLES, ROLLOUTS, ROLLOUT_CHUNKS, JOBS = "policies", "bundles", "rollouts", "rollout_chunks", "jobs"
 BASELINES, HELD_OUT = "baselines", "held_out"
+JUDGEMENTS, JUDGE_SPEND, REWARD_FUNCTIONS = "judgements", "judge_spend", "reward_functions"
 KEYS, KEY_USAGE, RESPONSES, PROBES = "keys", "key_usage", "responses", "probes"
 """Bucket names."""
 

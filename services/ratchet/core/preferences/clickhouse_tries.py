@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ratchet.core.contract import Trajectory, Turn
@@ -44,6 +45,14 @@ ORDER BY t.ended_at DESC, t.trajectory_id DESC
 LIMIT {{limit:UInt32}}
 """  # noqa: S608 - all parts are ours
 """Trajectories of a role, newest first."""
+
+_EARLIER = f"""
+SELECT trajectory_id FROM trajectories
+WHERE {OF_ROLE} AND ingested_at > {{since:DateTime64(3)}} AND coalesce(group_key, task_id) = {{task:String}}
+    AND trajectory_id != {{id:String}} AND ifNull(arm, '') NOT IN ('{MIXED}', '{PINNED}')
+GROUP BY trajectory_id ORDER BY max(ended_at) DESC, trajectory_id DESC LIMIT {{most:UInt32}}
+"""  # noqa: S608 - all parts are ours
+"""Other tries of a task. Read by the projection by time of storing: what is older costs nothing."""
 
 HISTORY = 200_000
 """Newest trajectories of a role that are looked at."""
@@ -119,5 +128,23 @@ class Tries:
                 continue
             if not chat:  # no call was answered: there is nothing to prefer
                 continue
-            readable.append(replace(tried, messages=chat, tools=offered_tools(trajectory, own)))
+            claimed = [trajectory.policy.arm] if trajectory.policy else []
+            readable.append(
+                replace(
+                    tried,
+                    messages=chat,
+                    tools=offered_tools(trajectory, own),
+                    arms=frozenset([*claimed, *(turn.policy.arm for turn in own)]),
+                    user_ref=trajectory.user_ref,
+                    task_key=trajectory.task_context.group_key or trajectory.task_context.task_id,
+                )
+            )
         return readable, len(tries) - len(readable)
+
+    async def earlier(self, tried: Try, since: datetime, most: int) -> list[Try]:
+        """The newest other tries of its task that were stored since an instant, without texts."""
+        rows = await self._warehouse.rows(
+            _EARLIER,
+            {"role": tried.role, "since": since, "task": tried.task_key, "id": tried.trajectory_id, "most": most},
+        )
+        return [Try(trajectory_id=row["trajectory_id"], role=tried.role, task_key=tried.task_key) for row in rows]

@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Protocol
 
-import msgspec
-
 from ratchet.core.errors import Rejected
+from ratchet.core.judging.chat_judge import Comparison
+from ratchet.core.judging.questions import transcript
 from ratchet.core.preferences.derivation import common_prompt
-from ratchet.core.preferences.rules.base import Chat, Rule, Try, Verdict
-from ratchet.core.rules.chat import text_of
+from ratchet.core.preferences.rules.base import Rule, Try, Verdict
+from ratchet.core.rules.call_budget import BudgetSpent
 
 SOURCE = "teacher"
 DISAGREED, UNDECIDED, REFUSED, NOT_ASKED = "orders_disagree", "undecided", "judge_refused", "not_asked"
+SPENT = "budget_spent"
 INVALID_KEY = "invalid_api_key"
 AT_ONCE = 8
 """Questions that the judge has at a time."""
@@ -36,8 +37,8 @@ class Judge(Protocol):
         """The rater of its preferences."""
         ...
 
-    async def prefers_first(self, prompt: str, first: str, second: str) -> bool | None:
-        """None: neither is better. Raises `Rejected` for texts that it does not take, or `Unavailable`."""
+    async def compare(self, prompt: str, first: str, second: str) -> Comparison:
+        """Raises `Rejected` for texts that it does not take, `BudgetSpent`, or `Unavailable`."""
         ...
 
 
@@ -74,40 +75,47 @@ class Teacher:
             tasks.setdefault((tried.role, tried.task_key), []).append(tried)
         pairs = [pair for task in tasks.values() for pair in combinations(task[: self.tries], 2)]
         at_once = asyncio.Semaphore(AT_ONCE)
-        answers = await asyncio.gather(*(self._better(one, other, at_once) for one, other in pairs))
+
+        async def asked(one: Try, other: Try) -> str:
+            async with at_once:
+                return (await in_both_orders(self.judge, one, other)).better
+
+        answers = await asyncio.gather(*(asked(one, other) for one, other in pairs))
         known = {
             frozenset((one.trajectory_id, other.trajectory_id)): answer
             for (one, other), answer in zip(pairs, answers, strict=True)
         }
         return TeacherVerdicts(self.judge.name, known)
 
-    async def _better(self, one: Try, other: Try, at_once: asyncio.Semaphore) -> str:
-        """The better try's id, or a reason. Asked in both orders."""
-        start = common_prompt(one.messages, other.messages)
-        prompt = transcript(one.messages[:start])
-        first, second = (transcript(tried.messages[start:]) for tried in (one, other))
-        if first == second:
-            return UNDECIDED
-        try:
-            async with at_once:
-                forward = await self.judge.prefers_first(prompt, first, second)
-                backward = await self.judge.prefers_first(prompt, second, first)
-        except Rejected as error:
-            if error.code == INVALID_KEY:  # no question has an answer
-                raise
-            return REFUSED
-        if forward is None or backward is None:
-            return UNDECIDED
-        if forward == backward:  # the better one changed with its place
-            return DISAGREED
-        return one.trajectory_id if forward else other.trajectory_id
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """What a judge says of two tries."""
+
+    better: str
+    """The id of the try that it prefers in either order, or the reason why there is none."""
+    comparison: Comparison | None = None
+    """Its answer when the first try came first."""
 
 
-def transcript(messages: Chat) -> str:
-    """Messages as a judge reads them, calls of tools included."""
-    lines: list[str] = []
-    for message in messages:
-        calls = [msgspec.json.encode(call.get("function")).decode() for call in message.get("tool_calls") or []]
-        text = "\n".join([text_of(message.get("content")), *calls]).strip()
-        lines.append(f"[{message.get('role')}]\n{text}")
-    return "\n\n".join(lines)
+async def in_both_orders(judge: Judge, one: Try, other: Try) -> Ranked:
+    """The try that a judge prefers wherever it stands. Raises `Unavailable`."""
+    start = common_prompt(one.messages, other.messages)
+    prompt = transcript(one.messages[:start])
+    first, second = (transcript(tried.messages[start:]) for tried in (one, other))
+    if first == second:
+        return Ranked(UNDECIDED)
+    try:
+        forward = await judge.compare(prompt, first, second)
+        backward = await judge.compare(prompt, second, first)
+    except BudgetSpent:
+        return Ranked(SPENT)
+    except Rejected as error:
+        if error.code == INVALID_KEY:  # no question has an answer
+            raise
+        return Ranked(REFUSED)
+    if forward.prefers_first is None or backward.prefers_first is None:
+        return Ranked(UNDECIDED, forward)
+    if forward.prefers_first == backward.prefers_first:  # the better one changed with its place
+        return Ranked(DISAGREED, forward)
+    return Ranked(one.trajectory_id if forward.prefers_first else other.trajectory_id, forward)

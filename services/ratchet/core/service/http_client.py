@@ -63,6 +63,8 @@ class Peer:
     """Whether its words may stand in `Unavailable`, which is logged: those of an engine may quote a prompt or a key."""
     connect_s: float | None = None
     """Longest wait for a connection, where that is to end sooner: then its error says so."""
+    answer_bytes: int = ANSWER_BYTES
+    """Most bytes of an answer."""
 
 
 class Reply(NamedTuple):
@@ -141,8 +143,8 @@ class _Client:
         content = bytearray()
         async for chunk in answer.aiter_bytes():
             content += chunk
-            if len(content) > ANSWER_BYTES:
-                raise Unavailable(f"{self.peer.name} answers with more than {ANSWER_BYTES} bytes")
+            if len(content) > self.peer.answer_bytes:
+                raise Unavailable(f"{self.peer.name} answers with more than {self.peer.answer_bytes} bytes")
         return bytes(content)
 
     def content_of(self, reply: Reply) -> bytes:
@@ -291,7 +293,7 @@ class Stream:
         self._unanswered = unanswered
 
     async def whole(self) -> bytes:
-        """All of the content. Raises `Unavailable` where it breaks off, and for more than `ANSWER_BYTES`."""
+        """All of the content. Raises `Unavailable` where it breaks off, and for more than the peer may send."""
         try:
             return await self._content(self._answer)
         except httpx.HTTPError as error:

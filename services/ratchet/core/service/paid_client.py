@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 import msgspec
@@ -20,15 +20,15 @@ TEMPLATE_TOKENS = 64
 LIMITS = ("max_completion_tokens", "max_tokens")
 
 
+Settle = Callable[[Amounts], Awaitable[None]]
+"""Says what a call has used, once: the rest of what it had reserved is given back."""
+
+
 class Ledger(Protocol):
     """What calls use of a budget."""
 
-    async def reserve(self, most: Amounts) -> None:
+    async def reserve(self, most: Amounts) -> Settle:
         """Set aside the most that a call may use. Raises `BudgetSpent` where so much is not left."""
-        ...
-
-    async def settle(self, most: Amounts, used: Amounts) -> None:
-        """The end of a call that had reserved `most`."""
         ...
 
 
@@ -69,7 +69,7 @@ class PaidClient:
         if longest is None:
             sent["max_tokens"] = longest = MOST_TOKENS
         most = ONE_CALL + tokens_of(len(content) + TEMPLATE_TOKENS, longest, self._prices)
-        await self._ledger.reserve(most)
+        settle = await self._ledger.reserve(most)
         used = most
         try:
             reply = await self._http.exchange(method, path, body=sent, headers=headers)
@@ -77,7 +77,7 @@ class PaidClient:
             if usage is not None:
                 used = ONE_CALL + tokens_of(usage.prompt_tokens, usage.completion_tokens, self._prices)
         finally:
-            await self._ledger.settle(most, used)
+            await settle(used)
         return reply
 
     def content_of(self, reply: Reply) -> bytes:

@@ -6,6 +6,7 @@ from ratchet.reward_computer.components.base import Assessment, Component, Evide
 from ratchet.reward_computer.components.code_quality import code_quality
 from ratchet.reward_computer.components.cost_latency import cost_latency
 from ratchet.reward_computer.components.efficiency import efficiency
+from ratchet.reward_computer.components.judge import judge
 from ratchet.reward_computer.components.safety import safety
 from ratchet.reward_computer.components.task_completion import task_completion
 from ratchet.reward_computer.components.user_feedback import user_feedback
@@ -21,6 +22,7 @@ COMPONENTS: PluginTable[Component] = PluginTable(
         "safety": safety,
         "accuracy": accuracy,
         "cost_latency": cost_latency,
+        "judge": judge,
     },
     fitting_component,
 )

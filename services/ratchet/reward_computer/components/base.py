@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ratchet.core.contract import Feedback, JsonObject, Trajectory
@@ -18,6 +18,8 @@ class Evidence:
     feedback: Sequence[Feedback] = ()
     history: Stats = NOTHING_YET
     """Model calls per trajectory of the same task type, of the trajectories before this one."""
+    judge: str | None = None
+    """Digest of the role's judge: what others judged says nothing."""
 
     @property
     def completion(self) -> float | None:
@@ -50,6 +52,8 @@ class Assessment:
     source: str = "automated"
     """`automated`, `human`, `linter`, `test_results` or `benchmark`."""
     raw_data: JsonObject = field(default_factory=dict[str, object])
+    digests: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Of the models that were asked, by what they are, such as `judge`: the reward names them."""
 
     def __post_init__(self) -> None:
         """Refuse scores that would take the total out of its range."""

@@ -1,7 +1,8 @@
 """Scores on the scale of their own recent past, for training; the raw score always stands beside them.
 
 The past is a fold over RL_REWARDS: the trailing scores of every component under one role and reward function. A first
-reward adds all its applicable components; a later revision adds only what people said, which is what changed.
+reward adds all its applicable components; a later revision adds what people say, which is what changes, and what no
+revision before it had, such as a judge's score.
 """
 
 from __future__ import annotations
@@ -96,7 +97,8 @@ def add_reward(windows: ScoreWindows | None, received: Received[Message]) -> Sco
     if reward.revision == 0:
         fresh = {**applicable, TOTAL: reward.total_reward} if applicable else {}
     else:
-        fresh = {name: score for name, score in applicable.items() if name == REVISED}
+        first = reward.first_scored or ()
+        fresh = {name: score for name, score in applicable.items() if name == REVISED or name in first}
     grown = {name: [*past.scores.get(name, ()), score][-CAPACITY:] for name, score in fresh.items()}
     return ScoreWindows(scores={**past.scores, **grown})
 

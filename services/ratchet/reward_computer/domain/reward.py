@@ -6,14 +6,20 @@ Where none applies the total is 0 at confidence 0: nothing is known, and nothing
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cached_property
+
+import msgspec
 
 from ratchet.core.contract import DEFAULT_ROLE, Feedback, Reward, Trajectory, named_id
-from ratchet.core.contract.reward import UPDATE, RewardComponent, RewardFunction, RewardMetadata, TurnReward
+from ratchet.core.contract.reward import JUDGEMENT, UPDATE, RewardComponent, RewardFunction, RewardMetadata, TurnReward
 from ratchet.core.contract.trajectory import TrajectoryTurn
+from ratchet.core.judging.calibration import UNCALIBRATED, Calibration
+from ratchet.core.judging.profile import JudgeProfile
 from ratchet.reward_computer.components import COMPONENTS, Assessment, Component, Evidence
 from ratchet.reward_computer.components.user_feedback import scoring
 from ratchet.reward_computer.domain.history import effort_of
@@ -35,6 +41,10 @@ DEFAULT_WEIGHTS: Mapping[str, float] = {
 }
 WATCHED = ("safety",)
 """Components that are computed wherever they apply, also without a weight in the role: rollouts watch them."""
+JUDGE = "judge"
+"""The component that has weight only where its judge is calibrated."""
+FURTHER = frozenset({UPDATE, JUDGEMENT})
+"""Kinds of feedback that are no opinions, and revise a reward where they change a component."""
 _SILENT = RewardComponent(score=0.0, weight=0.0, source="automated", applicable=False)
 _OPINION, _HISTORY = "user_feedback", "efficiency"
 
@@ -49,12 +59,42 @@ class RewardSpec:
     components: Mapping[str, Component] = field(default_factory=lambda: COMPONENTS)
     method: str = "z-score"
     """`z-score`, `min-max` or `none`."""
+    methods: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Role -> method, where it has one of its own."""
     window: int = 1000
     dense: bool = True
+    judges: Mapping[str, JudgeProfile] = field(default_factory=dict[str, JudgeProfile])
+    """Role -> its judge; `default` for all others."""
+    calibrations: Mapping[str, Calibration] = field(default_factory=dict[str, Calibration])
+    """Digest of a judge -> how far people agreed with it when the function was accepted."""
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 of all that a reward depends on besides the evidence."""
+        parts = (
+            self.function,
+            self.weights or DEFAULT_WEIGHTS,
+            (self.method, self.methods, self.window, self.dense),
+            {role: judge.digest for role, judge in self.judges.items()},
+            self.calibrations,
+        )
+        return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
 
     def weights_of(self, role: str) -> Mapping[str, float]:
-        """The weights of a role's components."""
-        return self.weights.get(role) or self.weights.get(DEFAULT_ROLE) or DEFAULT_WEIGHTS
+        """The weights of a role's components. A judge that people have not agreed with has none."""
+        weights = self.weights.get(role) or self.weights.get(DEFAULT_ROLE) or DEFAULT_WEIGHTS
+        judge = self.judge_of(role)
+        calibrated = judge is not None and self.calibrations.get(judge.digest, UNCALIBRATED).holds
+        return weights if JUDGE not in weights or calibrated else {**weights, JUDGE: 0.0}
+
+    def method_of(self, role: str) -> str:
+        """How scores of a role are normalised."""
+        return self.methods.get(role) or self.methods.get(DEFAULT_ROLE) or self.method
+
+    def judge_of(self, role: str) -> JudgeProfile | None:
+        """Who judges a role's trajectories; None where nothing counts what a judge says."""
+        weights = self.weights.get(role) or self.weights.get(DEFAULT_ROLE) or DEFAULT_WEIGHTS
+        return (self.judges.get(role) or self.judges.get(DEFAULT_ROLE)) if JUDGE in weights else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,30 +115,36 @@ class Circumstances:
 def reward_of(spec: RewardSpec, evidence: Evidence, when: Circumstances) -> Reward:
     """The reward of a trajectory. Its id follows from trajectory, function and revision."""
     trajectory, function = evidence.trajectory, spec.function
-    weights = spec.weights_of(trajectory.role)
+    weights, judge = spec.weights_of(trajectory.role), spec.judge_of(trajectory.role)
+    evidence = replace(evidence, judge=judge.digest if judge else None)
     watched = [name for name in WATCHED if name in spec.components and name not in weights]
     answers = {name: spec.components[name](evidence) for name in (*weights, *watched)}
     assessments = {name: assessment for name, assessment in answers.items() if assessment is not None}
     shares = effective_weights(weights, assessments)
     total = _mean({name: assessment.score for name, assessment in assessments.items()}, shares)
-    human = {assessments[name].source == "human" for name in weights if name in assessments}
+    digests = {"function": spec.digest}
+    for assessment in assessments.values():
+        digests |= assessment.digests
     return Reward(
         reward_id=reward_id(trajectory, function, when.revision),
         trajectory_id=trajectory.trajectory_id,
         session_id=trajectory.session_id,
         timestamp=when.at,
         reward_components={
-            name: _part(spec, name, assessments[name], shares[name], when) if name in assessments else _SILENT
+            name: _part(spec, trajectory.role, name, assessments[name], shares[name], when)
+            if name in assessments
+            else _SILENT
             for name in dict.fromkeys((*weights, *assessments))
         },
         total_reward=total,
         reward_type="dense" if spec.dense else "sparse",
         metadata=RewardMetadata(
             evaluator=f"reward_computer {function.name}@{function.version}",
-            evaluation_method="hybrid" if len(human) == 2 else "human" if human == {True} else "automated",
+            evaluation_method=_method([assessments[name] for name, share in shares.items() if share > 0]),
             confidence=_mean({name: assessment.confidence for name, assessment in assessments.items()}, shares),
+            digests=digests,
         ),
-        normalization=of_total(when.windows.stats(TOTAL, spec.window), spec.method),
+        normalization=of_total(when.windows.stats(TOTAL, spec.window), spec.method_of(trajectory.role)),
         role=trajectory.role,
         revision=when.revision,
         reported_at=when.reported_at,
@@ -138,12 +184,12 @@ def effective_weights(weights: Mapping[str, float], assessments: Mapping[str, As
 
 
 def revision_of(feedback: Sequence[Feedback]) -> int:
-    """A revision is numbered by how many opinions and updates it takes into account.
+    """A revision is numbered by how many opinions, judgements and updates it takes into account.
 
     Every worker reads a set of stored feedback that only grows, so two sets of one size are the same set: equal
     revisions have equal content, whichever process computes them, however often.
     """
-    return len(scoring(feedback)) + len({opinion.feedback_id for opinion in feedback if opinion.kind == UPDATE})
+    return len(scoring(feedback)) + len({opinion.feedback_id for opinion in feedback if opinion.kind in FURTHER})
 
 
 def has_new_opinions(spec: RewardSpec, feedback: Sequence[Feedback], last: Reward) -> bool:
@@ -188,22 +234,30 @@ def recorded_history(last: Reward) -> Stats | None:
     return Stats(count=int(raw["count"]), mean=float(raw["mean"]), std=float(raw["std"]))
 
 
-def _part(spec: RewardSpec, name: str, assessment: Assessment, weight: float, when: Circumstances) -> RewardComponent:
+def _part(
+    spec: RewardSpec, role: str, name: str, assessment: Assessment, weight: float, when: Circumstances
+) -> RewardComponent:
     """One component of a reward. A score that the previous revision has too keeps the normalisation of then."""
     before = when.previous.reward_components.get(name) if when.previous else None
     same_function = when.previous is not None and when.previous.reward_function == spec.function
     if before is None or not same_function or not before.applicable or before.score != assessment.score:
         before = None
-    past = when.windows.stats(name, spec.window)
+    past, method = when.windows.stats(name, spec.window), spec.method_of(role)
     return RewardComponent(
         score=assessment.score,
         weight=weight,
         source=assessment.source,
         reasoning=assessment.reasoning,
         raw_data=assessment.raw_data,
-        normalized=before.normalized if before else normalized(assessment.score, past, spec.method),
-        parameters=before.parameters if before else parameters(past, spec.method),
+        normalized=before.normalized if before else normalized(assessment.score, past, method),
+        parameters=before.parameters if before else parameters(past, method),
     )
+
+
+def _method(weighted: Sequence[Assessment]) -> str:
+    """How a reward was evaluated, by the components that have weight."""
+    kinds = {"human" if one.source == "human" else "model-based" if one.digests else "automated" for one in weighted}
+    return "hybrid" if len(kinds) > 1 else next(iter(kinds), "automated")
 
 
 def _mean(values: Mapping[str, float], shares: Mapping[str, float]) -> float:

@@ -34,6 +34,10 @@ class Try:
     """Its label `rag`: whether it was played with retrieval."""
     group_key: str | None = None
     domain: str | None = None
+    arms: frozenset[str] = frozenset()
+    """Those of its calls, and the one that it claims; known with its texts."""
+    user_ref: str | None = None
+    """Whose it is; known with its texts."""
 
 
 @dataclass(frozen=True, slots=True)

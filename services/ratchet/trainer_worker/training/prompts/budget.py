@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from ratchet.core.rules.call_budget import NOTHING, Amounts, BudgetSpent
+from ratchet.core.service.paid_client import Settle
 
 BLOCK = 0.1
 """Share of the budget by which a lease is extended, and so the most that a kill costs."""
@@ -35,8 +37,8 @@ class Ledger:
         """All that calls have used or may have used: of one whose answer never came, its most."""
         return self.used + self._reserved
 
-    async def reserve(self, most: Amounts) -> None:
-        """Set aside the most that a call may use. Raises `BudgetSpent` where so much may not be left."""
+    async def reserve(self, most: Amounts) -> Settle:
+        """See `paid_client.Ledger`. Raises `BudgetSpent` where so much may not be left."""
         async with self._changed:
             while not (self.charged + most).within(self._limit):
                 if self._reserved == NOTHING or not (self.used + most).within(self._limit):
@@ -50,10 +52,11 @@ class Ledger:
                     await self._extend(lease)
                     self._leased = self._bound(lease)
         except BaseException:
-            await self.settle(most, NOTHING)
+            await self._settle(most, NOTHING)
             raise
+        return partial(self._settle, most)
 
-    async def settle(self, most: Amounts, used: Amounts) -> None:
+    async def _settle(self, most: Amounts, used: Amounts) -> None:
         """The end of a call that had reserved `most`. An answer that reports more than that counts as it reports."""
         async with self._changed:
             self._reserved = self._reserved - most if self._reserved != most else NOTHING

@@ -35,6 +35,7 @@ export function given(kind: string, value: Value | null | undefined): string {
   if (kind === "rating") return `${String(value)} of 5 stars`;
   if (kind === "abandoned") return "abandoned the conversation";
   if (kind === "update") return "the trajectory was reported again, with facts that came late";
+  if (kind === "judgement") return `a judge's score: ${typeof value === "number" ? value.toFixed(2) : "?"}`;
   if (kind === "metric") return `a metric: ${String(value)}`;
   if (kind === "correction") return value == null ? "said that the answer is wrong" : "a correction";
   return "a comment";
@@ -48,5 +49,6 @@ export function giver(one: Feedback): string {
 
 /** The text of feedback that has one. */
 export function textOf(one: Feedback): string | null {
+  if (one.kind === "judgement") return one.reasoning ?? null;
   return typeof one.value === "string" && one.value !== "" ? one.value : null;
 }
