@@ -11,18 +11,18 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 import pytest
-import yaml
 
 from ratchet.bus.compatibility import breaks
-from ratchet.cli.interfaces import Interface, openapi
+from ratchet.cli.interfaces import Interface
 from ratchet.core.contract.bundle import Bundle
 from ratchet.core.contract.http import answers, console, gateway, jobs, keys, models, rollouts, status
 from ratchet.core.contract.http.answers import Answer
 from tests.support.contract_files import ROOT
+from tools.docs.api_pages import document
 from tools.record_release import interfaces, recorded_http
 
 HTTP = ROOT / "http"
-DOCUMENTS = {str(service): yaml.safe_load(openapi(service, ROOT)) for service in Interface}
+DOCUMENTS = {str(service): document(service) for service in Interface}
 EXAMPLES = sorted((HTTP / "examples").glob("*/*.json"))
 KINDS = {
     name: kind

@@ -10,6 +10,7 @@ import ast
 import json
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -55,33 +56,43 @@ own streams again to restore a history."""
 ORDERED = ("OrderedReader", "StoredWatch", "Listener")
 
 
+@dataclass
+class Module:
+    """Names of a module."""
+
+    imports: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    """Package and name."""
+    called: set[str] = field(default_factory=set[str])
+    passed_on: set[str] = field(default_factory=set[str])
+    """All that it uses."""
+
+    def imported(self, package: str) -> set[str]:
+        """Names that it imports from a package."""
+        return {name for source, name in self.imports if source.startswith(package)}
+
+
+def module_of(file: Path) -> Module:
+    module = Module()
+    for node in ast.walk(ast.parse(file.read_text())):
+        match node:
+            case ast.ImportFrom():
+                module.imports += [(node.module or "", name.name) for name in node.names]
+            case ast.Call(func=ast.Name(id=name)):
+                module.called.add(name)
+            case ast.Name(id=name):
+                module.passed_on.add(name)
+            case _:
+                pass
+    return module
+
+
 @cache
-def code() -> dict[str, list[ast.Module]]:
+def code() -> dict[str, list[Module]]:
     """The modules of every program."""
-    modules: dict[str, list[ast.Module]] = defaultdict(list)
+    modules: dict[str, list[Module]] = defaultdict(list)
     for folder, program in PROGRAMS.items():
-        modules[program] += [ast.parse(file.read_text()) for file in sorted((SERVICES / folder).rglob("*.py"))]
+        modules[program] += map(module_of, sorted((SERVICES / folder).rglob("*.py")))
     return modules
-
-
-def imported(module: ast.Module, package: str) -> set[str]:
-    """Names that a module imports from a package."""
-    return {
-        name.name
-        for node in ast.walk(module)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(package)
-        for name in node.names
-    }
-
-
-def called(module: ast.Module) -> set[str]:
-    """Names that a module calls."""
-    return {node.func.id for node in ast.walk(module) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
-
-
-def passed_on(module: ast.Module) -> set[str]:
-    """Names that a module uses at all."""
-    return {node.id for node in ast.walk(module) if isinstance(node, ast.Name)}
 
 
 def makers() -> Iterator[tuple[str, str]]:
@@ -89,8 +100,8 @@ def makers() -> Iterator[tuple[str, str]]:
     topics = {kind.__name__: name for name, kind in MESSAGES.items()}
     for program, modules in code().items():
         for module in modules:
-            own = called(module) & imported(module, "ratchet.core.contract") & topics.keys()
-            helped = {kind for helper, kind in BY_HELPER.items() if helper in passed_on(module)}
+            own = module.called & module.imported("ratchet.core.contract") & topics.keys()
+            helped = {kind for helper, kind in BY_HELPER.items() if helper in module.passed_on}
             yield from ((topics[name], program) for name in own | helped)
 
 
@@ -113,7 +124,7 @@ def test_only_the_programs_listed_read_a_stream_in_order() -> None:
     readers = {
         program
         for program, modules in code().items()
-        if program not in {*OPERATORS, "client"} and any(called(module) & {*ORDERED} for module in modules)
+        if program not in {*OPERATORS, "client"} and any(module.called & {*ORDERED} for module in modules)
     }
     assert readers == READ_IN_ORDER.keys()
 
@@ -125,11 +136,11 @@ def bucket_users() -> Iterator[tuple[str, str]]:
     }
     for program, modules in code().items():
         for module in modules:
-            used = passed_on(module) & imported(module, "ratchet.core.contract.state") & constants.keys()
+            used = module.passed_on & module.imported("ratchet.core.contract.state") & constants.keys()
             yield from ((constants[name], program) for name in used)
-            if "known_keys" in called(module):
+            if "known_keys" in module.called:
                 yield state.KEYS, program
-            if "positions" in called(module):
+            if "positions" in module.called:
                 yield from ((spec.bucket, program) for spec in CONTRACTS.projections.values())
     yield from ((spec.bucket, spec.service) for spec in CONTRACTS.projections.values())
 

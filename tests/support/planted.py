@@ -11,11 +11,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
-import yaml
 
-from ratchet.cli.interfaces import Interface, openapi
-from tests.support.contract_files import ROOT
+from ratchet.cli.interfaces import Interface
 from tests.support.hostile import changed, places
+from tools.docs.api_pages import document as described
 
 SECRET = "wisteria-umbrella-quarrel"
 """Words of a prompt: redaction, which knows secrets by their form, lets them through. Also a name, a host, a token."""
@@ -46,10 +45,8 @@ class Asked:
 
 def operations(document: Interface | Mapping[str, Any]) -> list[tuple[str, str]]:
     """(method, path) of every operation of a service's interface, or of a document that it serves."""
-    if isinstance(document, Interface):
-        document = yaml.safe_load(openapi(document, ROOT))
-    assert not isinstance(document, Interface)
-    return [(method.upper(), path) for path, methods in document["paths"].items() for method in methods]
+    paths = (described(document) if isinstance(document, Interface) else document)["paths"]
+    return [(method.upper(), path) for path, methods in paths.items() for method in methods]
 
 
 def requests(method: str, path: str, valid: Sequence[Any]) -> Iterator[Asked]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -25,6 +27,13 @@ PAGES = Interface.CONSOLE
 """What its pages ask is for them alone, and in no reference."""
 
 
+@cache
+def document(service: Interface) -> Mapping[str, Any]:
+    """OpenAPI of a service."""
+    text = openapi(service, CONTRACTS)
+    return yaml.load(text, yaml.CSafeLoader) if service in HAND_WRITTEN else json.loads(text)
+
+
 def documents() -> Mapping[str, str]:
     """OpenAPI of every service, and AsyncAPI of the bus, each by the name of its file."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
@@ -37,9 +46,7 @@ def documents() -> Mapping[str, str]:
 
 def pages() -> Mapping[str, str]:
     """Each page by its name below docs/api."""
-    interfaces = {
-        str(service): yaml.safe_load(openapi(service, CONTRACTS)) for service in Interface if service is not PAGES
-    }
+    interfaces = {str(service): document(service) for service in Interface if service is not PAGES}
     return {
         "client.md": client_page(),
         "decisions.md": decisions_page(ROOT / "docs" / "adr"),

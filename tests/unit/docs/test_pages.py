@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ def prose(text: str) -> str:
     return FENCE.sub("", text)
 
 
+@cache
 def anchors(text: str) -> set[str]:
     """As GitHub makes them: lower case, hyphens for spaces, no punctuation."""
     titles = HEADING.findall(prose(text))

@@ -9,10 +9,9 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
 
 from ratchet.bus.testing import FakeClock
-from ratchet.cli.interfaces import Interface, control_api, openapi
+from ratchet.cli.interfaces import Interface, control_api
 from ratchet.core.errors import Forbidden
 from ratchet.core.rules.access import UNAUTHENTICATED, Caller, KeyScope
 from ratchet.core.service.asgi import Request
@@ -24,8 +23,8 @@ from ratchet.gateway.http_api import route_finder
 from ratchet.gateway.other_calls import OtherCalls
 from ratchet.gateway.quotas import Quotas
 from tests.support.callers import called_by
-from tests.support.contract_files import ROOT
 from tests.support.gateway_alone import alone
+from tools.docs.api_pages import document
 
 UNUSED: Any = None
 """Stands for the collaborators of routes: a request that is refused reaches none of them."""
@@ -81,7 +80,7 @@ async def test_control_route_refuses_a_key_without_its_scope(service: str, metho
 
 
 async def test_every_documented_route_of_the_gateway_refuses_a_key_without_its_scope(tmp_path: Path) -> None:
-    document = yaml.safe_load(openapi(Interface.GATEWAY, ROOT))
+    paths = document(Interface.GATEWAY)["paths"]
     coordinator = AsyncApiClient(Peer("the coordinator", "http://127.0.0.1:1"))
     quotas = Quotas(UNUSED, FakeClock(), FakeClock().monotonic, PeerUpdates())
     async with alone(tmp_path) as here, coordinator:
@@ -89,7 +88,7 @@ async def test_every_documented_route_of_the_gateway_refuses_a_key_without_its_s
         others = OtherCalls(calls.reader, calls.models, calls.router, NO_PRICES, quotas.account)
         fetcher = BundleFetcher(calls, PeerUpdates())
         find = route_finder(here.completions, others, here.handlers, fetcher, coordinator, quotas)
-        routes = [(path, verb.upper()) for path, verbs in document["paths"].items() for verb in verbs]
+        routes = [(path, verb.upper()) for path, verbs in paths.items() for verb in verbs]
         assert len(routes) > 8
         for path, method in routes:
             words = [scope for word, scope in OF_GATEWAY.items() if f"/{word}" in path]
