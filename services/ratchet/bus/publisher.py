@@ -119,7 +119,13 @@ class Publisher:
         if len(self._queue) < MAX_BATCH:
             await asyncio.sleep(LINGER_S)
         while self._queue:
-            batch = self._take()
+            size = count = 0
+            for sending in self._queue[:MAX_BATCH]:
+                size += len(sending.record.body)
+                if count and size > MAX_BATCH_BYTES:
+                    break
+                count += 1
+            batch, self._queue = self._queue[:count], self._queue[count:]
             try:
                 async with asyncio.timeout(None) as self._answer_due:
                     await self._send(batch)
@@ -133,16 +139,6 @@ class Publisher:
                 self._refused(batch, BusUnavailable(reason))
             finally:
                 self._answer_due = None
-
-    def _take(self) -> list[Sending]:
-        size = count = 0
-        for sending in self._queue[:MAX_BATCH]:
-            size += len(sending.record.body)
-            if count and size > MAX_BATCH_BYTES:
-                break
-            count += 1
-        batch, self._queue = self._queue[:count], self._queue[count:]
-        return batch
 
     async def _send(self, batch: Sequence[Sending]) -> None:
         if len(batch) == 1 or not self._atomic:

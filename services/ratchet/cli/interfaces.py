@@ -127,6 +127,7 @@ def asyncapi(contracts: Path, version: str) -> Json:
     """The message bus: every subject with the schema and, in a checkout, examples of its messages."""
     topics = read_document(contracts / "topics.json")
     names = topics["topics"] = {name: topic for name, topic in topics["topics"].items() if "schema" in topic}
+    summary = {**_HEADERS["properties"]["ratchet-summary"], "contentSchema": load_schema(contracts, "turn.summary.v1")}
     return {
         "asyncapi": "3.0.0",
         "id": "urn:ratchet:bus",
@@ -151,7 +152,9 @@ def asyncapi(contracts: Path, version: str) -> Json:
         "components": {
             "messages": {_short(name): _message(topic, contracts) for name, topic in names.items()},
             "messageTraits": {"cloudevent": _TRAIT},
-            "schemas": {"CloudEventsHeaders": _headers(contracts)},
+            "schemas": {
+                "CloudEventsHeaders": {**_HEADERS, "properties": {**_HEADERS["properties"], "ratchet-summary": summary}}
+            },
             "parameters": {
                 key: {"description": spec["description"], "x-pattern": spec["pattern"]}
                 for key, spec in topics["parameters"].items()
@@ -211,11 +214,6 @@ def _readers(topics: Json, name: str, service: str) -> Json:
         for kind in ("consumers", "projections")
     }
     return {kind: names for kind, names in readers.items() if names}
-
-
-def _headers(contracts: Path) -> Json:
-    summary = {**_HEADERS["properties"]["ratchet-summary"], "contentSchema": load_schema(contracts, "turn.summary.v1")}
-    return {**_HEADERS, "properties": {**_HEADERS["properties"], "ratchet-summary": summary}}
 
 
 def _message(topic: Json, contracts: Path) -> Json:

@@ -162,18 +162,15 @@ class Preparer:
             else:
                 self._outbox.put_sealed(prepared[0])
                 self.redactions.update(prepared[1])
-            self._finish(size)
+            with self._lock:
+                self._unfinished -= 1
+                self._unfinished_bytes -= size
+                callbacks: list[Callable[[], object]] = []
+                if self._unfinished == 0:
+                    callbacks, self._when_idle = self._when_idle, []
+            for callback in callbacks:
+                callback()
 
     def _drop(self, message: Message, error: Exception) -> None:
         self.invalid += 1
         log.error("not recorded", topic=message.TOPIC, **failure(error))
-
-    def _finish(self, size: int) -> None:
-        with self._lock:
-            self._unfinished -= 1
-            self._unfinished_bytes -= size
-            callbacks: list[Callable[[], object]] = []
-            if self._unfinished == 0:
-                callbacks, self._when_idle = self._when_idle, []
-        for callback in callbacks:
-            callback()

@@ -233,7 +233,13 @@ class LiveAnswer:
                 break
             failed = event.startswith(_FAILED)
             if failed or self.begun_s is None or b'"error"' in data:
-                self._look_at(data, failed=failed)
+                chunk, begins = chunk_in(self.dialect, data)
+                if failed or chunk.get("error"):
+                    self.error = Reply(200, data).reason
+                    if (error_status(data) or 502) >= 500:
+                        self._failure = EngineFailed(502, self.error, code="engine_failed")
+                elif begins and self.begun_s is None:
+                    self.begun_s = time.perf_counter()
         return shown
 
     def _keep(self, event: bytes) -> None:
@@ -247,15 +253,6 @@ class LiveAnswer:
         self.forget()
         self.events = [kept for kept in (*self.events, event) if len(kept) <= LAST_BYTES]
         del self.events[1:-LAST_EVENTS]
-
-    def _look_at(self, data: bytes, *, failed: bool) -> None:
-        chunk, begins = chunk_in(self.dialect, data)
-        if failed or chunk.get("error"):
-            self.error = Reply(200, data).reason
-            if (error_status(data) or 502) >= 500:
-                self._failure = EngineFailed(502, self.error, code="engine_failed")
-        elif begins and self.begun_s is None:
-            self.begun_s = time.perf_counter()
 
 
 Answer = Answered | LiveAnswer

@@ -200,15 +200,12 @@ class PeerSync:
                 self._is_well, failed_s = False, loop.time()
             elif loop.time() - failed_s >= SETTLE_S:
                 self._is_well, self._well_s = True, self._now_s()
-            self._count_gateways()
+            # Tell the limits of keys how many gateways share them. Those that are gone for good are forgotten.
+            now_s = self._now_s()
+            self._updates.gateways = 1 + sum(until_s > now_s for until_s in self._alive_until_s.values())
+            gone_s = self._well_s - ALIVE_S
+            self._alive_until_s = {process: at_s for process, at_s in self._alive_until_s.items() if at_s > gone_s}
             await asyncio.sleep(TICK_S)
-
-    def _count_gateways(self) -> None:
-        """Tell the limits of keys how many gateways share them. Those that are gone for good are forgotten."""
-        now_s = self._now_s()
-        self._updates.gateways = 1 + sum(until_s > now_s for until_s in self._alive_until_s.values())
-        gone_s = self._well_s - ALIVE_S
-        self._alive_until_s = {process: at_s for process, at_s in self._alive_until_s.items() if at_s > gone_s}
 
     def _send(self) -> None:
         notes = self._updates.take()

@@ -313,15 +313,12 @@ class Attempt:
             step = self._stored_step
             try:
                 await self._publish_status(self.running_status())
-                self._announce_stored(step)
+                # Let the training process know that a status has named the checkpoint: nothing can lose it any more.
+                if step > self._announced_step:
+                    (self._directory / STORED).write_text(str(step))
+                    self._announced_step = step
             except (RatchetError, OSError) as error:
                 log.warning("heartbeat not published", job=self.dispatch.training_job_id, reason=str(error))
-
-    def _announce_stored(self, step: int) -> None:
-        """Let the training process know that a status has named the checkpoint: nothing can lose it any more."""
-        if step > self._announced_step:
-            (self._directory / STORED).write_text(str(step))
-            self._announced_step = step
 
     async def _watch(self) -> None:
         """Watch the job's state, and the clock."""

@@ -159,7 +159,13 @@ class KnownKeys:
                 self._take_over(key_id, entry)
             self._closed = self._closed or bool(self._stored) or bool(self._unreadable)
             self._index()
-            self._store()
+            # For a start without a broker.
+            try:
+                self._file.parent.mkdir(parents=True, exist_ok=True)
+                content = msgspec.json.encode(_OnDisk(closed=self._closed, keys=self._stored or {}))
+                write_whole(self._file, content, mode=PRIVATE)
+            except OSError as error:
+                log.warning("the keys cannot be stored", file=str(self._file), reason=str(error))
 
     def _take_over(self, key_id: str, entry: Entry[msgspec.Raw] | None) -> None:
         """An entry that cannot be read is no key: an administrator may have revoked with it what it was before."""
@@ -183,15 +189,6 @@ class KnownKeys:
             self._learned.set()
         keys = [*(self._stored or {}).values(), *self.own, *self._service]
         self._by_hash = {key.hash: (key, caller_with(key)) for key in keys}
-
-    def _store(self) -> None:
-        """For a start without a broker."""
-        try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            content = msgspec.json.encode(_OnDisk(closed=self._closed, keys=self._stored or {}))
-            write_whole(self._file, content, mode=PRIVATE)
-        except OSError as error:
-            log.warning("the keys cannot be stored", file=str(self._file), reason=str(error))
 
 
 def known_keys(

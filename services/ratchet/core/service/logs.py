@@ -97,7 +97,15 @@ def without_content(_logger: object, _method: str, line: Line) -> Line:
         error = sys.exc_info()[1] if exc_info else None
     shown = {name: _safe(value, DEPTH) for name, value in line.items()}
     if error is not None:
-        shown["exception"] = _described(error)
+        # The exception and its causes, newest first.
+        shown["exception"] = [
+            {
+                "type": type(cause).__name__,
+                "reason": reason_of(cause),
+                "frames": frames(cause.__traceback__)[-FRAMES:],
+            }
+            for cause in (error, *causes_of(error, DEPTH - 1))
+        ]
     return shown
 
 
@@ -121,18 +129,6 @@ class LibraryLines(logging.Formatter):
             "exc_info": record.exc_info,
         }
         return json.dumps(without_content(None, "", line))
-
-
-def _described(error: BaseException) -> list[dict[str, object]]:
-    """The exception and its causes, newest first."""
-    return [
-        {
-            "type": type(cause).__name__,
-            "reason": reason_of(cause),
-            "frames": frames(cause.__traceback__)[-FRAMES:],
-        }
-        for cause in (error, *causes_of(error, DEPTH - 1))
-    ]
 
 
 def _safe(value: object, depth: int) -> object:

@@ -71,7 +71,13 @@ def read(body: Body, *, counting: bool = False) -> MessagesRequest:
     """
     obstacles = Obstacles()
     chat: Body = {name: body[name] for name in _KEPT if body.get(name) is not None}
-    given = _given(body)
+    # The messages as they were sent, but for those that were only for an earlier turn.
+    raw = body.get("messages")
+    if not isinstance(raw, list) or not raw:
+        raise BadRequest("messages must be a non-empty list of messages", param="messages")
+    given = [_message(message, f"messages.{index}") for index, message in enumerate(cast("list[object]", raw))]
+    last = max((index for index, message in enumerate(given) if message.role == "user"), default=0)
+    given = [message for index, message in enumerate(given) if index > last or not message.passing]
     chat["messages"] = _messages(body, given, obstacles)
     offered = offered_by((block for message in given for block in message.blocks), obstacles)
     if tools := _tools(body, offered, obstacles):
@@ -103,16 +109,6 @@ def to_chat(request: MessagesRequest) -> Body:
     if request.effort_asked:
         return request.chat
     return {name: value for name, value in request.chat.items() if name != "reasoning_effort"}
-
-
-def _given(body: Body) -> list[_Message]:
-    """The messages as they were sent, but for those that were only for an earlier turn."""
-    raw = body.get("messages")
-    if not isinstance(raw, list) or not raw:
-        raise BadRequest("messages must be a non-empty list of messages", param="messages")
-    given = [_message(message, f"messages.{index}") for index, message in enumerate(cast("list[object]", raw))]
-    last = max((index for index, message in enumerate(given) if message.role == "user"), default=0)
-    return [message for index, message in enumerate(given) if index > last or not message.passing]
 
 
 def _messages(body: Body, given: Sequence[_Message], obstacles: Obstacles) -> list[Body]:

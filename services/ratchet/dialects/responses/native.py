@@ -78,7 +78,14 @@ def to_chat_answer(response: Any) -> JsonObject:
         "choices": [{"index": 0, "message": message, "finish_reason": _finish_reason(native, message)}],
     }
     if native.usage is not None:
-        answer["usage"] = _chat_usage(native.usage)
+        given, made = native.usage.input_tokens_details, native.usage.output_tokens_details
+        answer["usage"] = {
+            "prompt_tokens": native.usage.input_tokens,
+            "completion_tokens": native.usage.output_tokens,
+            "total_tokens": native.usage.input_tokens + native.usage.output_tokens,
+            "prompt_tokens_details": {"cached_tokens": given.cached_tokens if given else None},
+            "completion_tokens_details": {"reasoning_tokens": made.reasoning_tokens if made else None},
+        }
     if native.service_tier is not None:
         answer["service_tier"] = native.service_tier
     return answer
@@ -142,14 +149,3 @@ def _finish_reason(native: NativeResponse, message: JsonObject) -> str:
         reason = native.incomplete_details.reason if native.incomplete_details else None
         return _FINISH.get(reason, "length")
     return "tool_calls" if message.get("tool_calls") else "stop"
-
-
-def _chat_usage(usage: ResponseUsage) -> JsonObject:
-    given, made = usage.input_tokens_details, usage.output_tokens_details
-    return {
-        "prompt_tokens": usage.input_tokens,
-        "completion_tokens": usage.output_tokens,
-        "total_tokens": usage.input_tokens + usage.output_tokens,
-        "prompt_tokens_details": {"cached_tokens": given.cached_tokens if given else None},
-        "completion_tokens_details": {"reasoning_tokens": made.reasoning_tokens if made else None},
-    }

@@ -83,7 +83,14 @@ def chat_tools(body: Body, choice: str | JsonObject | None, obstacles: list[BadR
     offered = {tool.key: _chat_tool(tool, obstacles) for tool in offered_tools(body)}
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         allowed = checked(choice, AllowedChoice, "tool_choice")
-        offered, choice = _allowed(offered, allowed, obstacles), allowed.mode
+        named = [
+            _chosen(checked(tool, NamedChoice, "tool_choice.tools")) if "name" in tool else tool.get("type")
+            for tool in allowed.tools
+        ]
+        if any(name not in [*offered] for name in named):
+            message = "tool_choice.tools names a tool that tools does not offer"
+            obstacles.append(BadRequest(message, param="tool_choice.tools"))
+        offered, choice = {key: tool for key, tool in offered.items() if key in named}, allowed.mode
     elif isinstance(choice, dict):
         choice = _chat_choice(choice, obstacles)
     elif choice is not None and choice not in {"none", "auto", "required"}:
@@ -139,19 +146,6 @@ def _chat_choice(choice: JsonObject, obstacles: list[BadRequest]) -> JsonObject 
     message = "a policy can be made to call only functions and custom tools"
     obstacles.append(NotForPolicies(message, param="tool_choice"))
     return None
-
-
-def _allowed(
-    offered: dict[object, JsonObject], allowed: AllowedChoice, obstacles: list[BadRequest]
-) -> dict[object, JsonObject]:
-    named = [
-        _chosen(checked(tool, NamedChoice, "tool_choice.tools")) if "name" in tool else tool.get("type")
-        for tool in allowed.tools
-    ]
-    if any(name not in [*offered] for name in named):
-        message = "tool_choice.tools names a tool that tools does not offer"
-        obstacles.append(BadRequest(message, param="tool_choice.tools"))
-    return {key: tool for key, tool in offered.items() if key in named}
 
 
 def _chosen(choice: NamedChoice) -> str:

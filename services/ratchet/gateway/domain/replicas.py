@@ -127,13 +127,10 @@ class ReplicaSet:
         now = self._now_s()
         closed = [replica for replica in ready if replica.circuit is Circuit.CLOSED]
         available = [replica for replica in closed if replica.cooldown_until_s <= now]
-        return self._nearest(available or closed or ready, near)
-
-    def _nearest(self, pool: Sequence[Replica], near: str) -> Replica:
-        """The trajectory's own, else the one with the least to do, from the place of the trajectory on."""
+        # The trajectory's own, else the one with the least to do, from the place of the trajectory on.
         self._turn += not near
         place = zlib.crc32(near.encode()) if near else self._turn
-        ordered = sorted(pool, key=lambda replica: (replica.place - place) % len(self.all))
+        ordered = sorted((available or closed or ready), key=lambda replica: (replica.place - place) % len(self.all))
         own, least = ordered[0], min(ordered, key=lambda replica: replica.outstanding)
         slack = SLACK + least.outstanding // SLACK_SHARE if near else 0
         return own if own.outstanding <= least.outstanding + slack else least

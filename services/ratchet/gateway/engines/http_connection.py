@@ -416,7 +416,9 @@ class Connection(asyncio.Protocol):
     def _finish(self, answer: _Answer, *, keep: bool) -> None:
         """The answer is whole: the connection is free, or closed."""
         self._answer = None
-        life_s = _life_s(answer.headers)
+        # How long the connection may be kept: a second less than the server says, and never longer than our limit.
+        timeout = _TIMEOUT.search(answer.headers.get(b"keep-alive", b""))
+        life_s = min(KEEP_ALIVE_S, int(timeout[1]) - 1.0) if timeout else KEEP_ALIVE_S
         unsent = self._sending or self._transport.get_write_buffer_size()
         if keep and life_s > 0 and not unsent and not self._transport.is_closing():
             self._read(on=True)
@@ -436,9 +438,3 @@ def _flaw(status: int, answer: _Answer) -> str | None:
         if codings != [b"chunked"]:
             return "a transfer encoding other than chunked"
     return None
-
-
-def _life_s(headers: Mapping[bytes, bytes]) -> float:
-    """How long the connection may be kept: a second less than the server says, and never longer than our limit."""
-    timeout = _TIMEOUT.search(headers.get(b"keep-alive", b""))
-    return min(KEEP_ALIVE_S, int(timeout[1]) - 1.0) if timeout else KEEP_ALIVE_S

@@ -113,8 +113,13 @@ async def read_findings(connections: Connections, story: Story, exams: Path, wor
 
 def claims(findings: Findings, story: Story, plan: Plan) -> list[Claim]:
     """Everything that has to be true if the loop closed, and what a plan that claims learning says of it."""
+    shown = ", ".join(f"v{version}" for version in findings.promoted) or "none"
     return [
-        _promotions(findings, plan),
+        Claim(
+            f"policies promoted by evidence: {plan.promotions} or more",
+            len(set(findings.promoted)) >= plan.promotions,
+            shown,
+        ),
         *([] if plan.rises is None else _learning(findings, plan.rises, plan.world)),
         _refusal(findings, story),
         _rollback(findings, story),
@@ -137,15 +142,6 @@ def seconds_to_roll_back(findings: Findings, version: int) -> tuple[float, float
     spoiled = findings.spoiled
     since_harm = (ended.at - spoiled[0]).total_seconds() if spoiled else None
     return (ended.at - started.at).total_seconds(), since_harm
-
-
-def _promotions(findings: Findings, plan: Plan) -> Claim:
-    shown = ", ".join(f"v{version}" for version in findings.promoted) or "none"
-    return Claim(
-        f"policies promoted by evidence: {plan.promotions} or more",
-        len(set(findings.promoted)) >= plan.promotions,
-        shown,
-    )
 
 
 def _rise(findings: Findings, least: float, kinds: Collection[str] | None) -> Claim:

@@ -161,7 +161,13 @@ class Scenario:
             with self._progress.step(
                 "a bad policy is imported, which imitates a clerk who turns the rules round", GATE
             ):
-                digest = await self._import_bad_policy()
+                # Offer the bad policy of the package as any other adapter is offered; returns its digest.
+                assert self._base is not None  # noqa: S101 - it is the base that the first policy began with
+                with tempfile.TemporaryDirectory(prefix="ratchet-bad-") as folder:
+                    await asyncio.to_thread(copy_bad_policy, Path(folder))
+                    options = ["--role", self._world.role, "--base", self._base.uri, "--dir", str(self._directory)]
+                    imported = await run_command("policies", "import", folder, "--json", *options)
+                digest = msgspec.json.decode(imported, type=_Imported).digest
                 bad = await self._registered(digest=digest)
         else:
             with self._progress.step("a bad policy learns to imitate a clerk who turns the rules round", TRAINER):
@@ -184,15 +190,6 @@ class Scenario:
             state = await self._canary(version)
         if state != "rolled_back":
             raise DemoFailed(f"the bad policy v{version} was not rolled back ({state})")
-
-    async def _import_bad_policy(self) -> str:
-        """Offer the bad policy of the package as any other adapter is offered; returns its digest."""
-        assert self._base is not None  # noqa: S101 - it is the base that the first policy began with
-        with tempfile.TemporaryDirectory(prefix="ratchet-bad-") as folder:
-            await asyncio.to_thread(copy_bad_policy, Path(folder))
-            options = ["--role", self._world.role, "--base", self._base.uri, "--dir", str(self._directory)]
-            imported = await run_command("policies", "import", folder, "--json", *options)
-        return msgspec.json.decode(imported, type=_Imported).digest
 
     def _publish_base_model(self) -> Policy:
         """Store the base model, with the package's weights or random ones; training starts from its uri."""

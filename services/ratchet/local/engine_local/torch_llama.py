@@ -61,7 +61,11 @@ class LlamaNetwork:
         self._norm_C: Tensor = model.model.norm.weight
         self._head_CV = _factor(model.lm_head.weight)
         self._layers = [_fused(layer) for layer in model.model.layers]
-        self._cos_PD, self._sin_PD = _rotary_tables(model)
+        # cos and sin [P, D]; sin is signed, so that rotate_half becomes a roll.
+        positions = torch.arange(model.config.max_position_embeddings)[None]
+        cos_1PD, sin_1PD = model.model.rotary_emb(model.model.embed_tokens.weight, position_ids=positions)
+        half = sin_1PD.shape[-1] // 2
+        self._cos_PD, self._sin_PD = (cos_1PD[0], torch.cat([-sin_1PD[0, :, :half], sin_1PD[0, :, half:]], dim=-1))
 
     def __call__(
         self, ids_BT: Tensor, positions_BT: Tensor, mask_B1TW: Tensor, layers: Sequence[CacheLayerMixin], keep: int = 1
@@ -151,11 +155,3 @@ def _factor(weight: Tensor) -> Tensor:
     """
     factor = weight.t()
     return factor.contiguous() if weight.dtype == torch.float32 else factor
-
-
-def _rotary_tables(model: Any) -> tuple[Tensor, Tensor]:
-    """cos and sin [P, D]; sin is signed, so that rotate_half becomes a roll."""
-    positions = torch.arange(model.config.max_position_embeddings)[None]
-    cos_1PD, sin_1PD = model.model.rotary_emb(model.model.embed_tokens.weight, position_ids=positions)
-    half = sin_1PD.shape[-1] // 2
-    return cos_1PD[0], torch.cat([-sin_1PD[0, :, :half], sin_1PD[0, :, half:]], dim=-1)

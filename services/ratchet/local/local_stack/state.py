@@ -200,14 +200,6 @@ def require_in_place(directory: Path) -> None:
         )
 
 
-def _make_private(directory: Path) -> None:
-    """Take the rights of others away, where the file system knows rights and the directory is ours."""
-    mode = directory.stat().st_mode
-    if mode & 0o077:
-        with suppress(PermissionError):
-            directory.chmod(stat.S_IMODE(mode) & ~0o077)
-
-
 @contextmanager
 def stack_lock(directory: Path) -> Generator[None]:
     """Hold the directory, which is made for it where there is none, and goes again where nothing came into it.
@@ -225,7 +217,11 @@ def stack_lock(directory: Path) -> Generator[None]:
             held.enter_context(lock_at(directory / LOCK_FILE))
         except BlockingIOError as error:
             raise already_running(directory, read_record(directory)) from error
-        _make_private(directory)
+        # Take the rights of others away, where the file system knows rights and the directory is ours.
+        mode = directory.stat().st_mode
+        if mode & 0o077:
+            with suppress(PermissionError):
+                directory.chmod(stat.S_IMODE(mode) & ~0o077)
         try:
             yield
         finally:

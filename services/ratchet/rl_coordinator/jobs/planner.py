@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from ratchet.core.contract import TrainingRequest
 from ratchet.core.contract.snapshot import TRAJECTORIES
-from ratchet.core.contract.state import Job, JobState
+from ratchet.core.contract.state import JobState
 from ratchet.core.contract.training import Dataset, DatasetFilter, Hyperparameters, RequestMetadata, TrainingConfig
 from ratchet.core.datasets.clickhouse_preferences import Preferences
 from ratchet.core.datasets.clickhouse_trajectories import Trajectories
@@ -125,7 +124,15 @@ class Planner:
         gate = await self.data.tasks.gate_of(role)
         stable = policies.stable
         lineage = list(policies.ancestry(stable.version)) if stable else []
-        last = _last_gradient(self.store.jobs_of(role))
+        # The last completed policy gradient of a role's jobs.
+        ended = [
+            job
+            for job in self.store.jobs_of(role)
+            if job.state == JobState.COMPLETED
+            and dataset_format(job.algorithm) == TRAJECTORIES
+            and ALGORITHMS[job.algorithm].needs_token_ids
+        ]
+        last = max(ended, key=lambda job: job.finished_at or job.updated_at, default=None)
         ess = last.metrics.ess if last and last.metrics else None
         return Shape(
             tries=await asyncio.to_thread(tries_of, candidates, gradient),
@@ -155,15 +162,3 @@ def _planned(asked: TrainingConfig, proposal: Plan) -> TrainingConfig:
     assert proposal.chosen is not None  # noqa: S101 - the caller has looked
     chosen = with_successes(asked.dataset.filter, proposal.filter)
     return replace(asked, algorithm=proposal.chosen.algorithm, dataset=replace(asked.dataset, filter=chosen))
-
-
-def _last_gradient(jobs: Collection[Job]) -> Job | None:
-    """The last completed policy gradient of a role's jobs."""
-    ended = [
-        job
-        for job in jobs
-        if job.state == JobState.COMPLETED
-        and dataset_format(job.algorithm) == TRAJECTORIES
-        and ALGORITHMS[job.algorithm].needs_token_ids
-    ]
-    return max(ended, key=lambda job: job.finished_at or job.updated_at, default=None)

@@ -96,18 +96,15 @@ class Replay:
             trajectories = (await asyncio.to_thread(self.snapshots.consumed, digests)).trajectories
         except (NotFound, DigestMismatch, Rejected) as error:
             raise Conflict(f"what {line[0].name} and its ancestors learned from cannot be read: {error}") from error
-        groups = await self._groups(role, trajectories)
-        return Lineage([policy.version for policy in line], newest.created_at, trajectories, groups)
-
-    async def _groups(self, role: str, trajectories: frozenset[str]) -> frozenset[str]:
-        """The tasks of trajectories. Raises `Conflict` when some are not stored any more, or they are too many."""
+        # The tasks of trajectories. Raises `Conflict` when some are not stored any more, or they are too many.
         if len(trajectories) > MOST_CONSUMED:
             raise Conflict(f"the lineage learned from {len(trajectories)} trajectories, more than {MOST_CONSUMED}")
         stored = await self.history.trajectories(role, sorted(trajectories))
         if len(stored) < len(trajectories):
             gone = len(trajectories) - len(stored)
             raise Conflict(f"{gone} trajectories of the lineage are not stored any more: their groups are unknown")
-        return frozenset(row["task"] for row in stored.values())
+        groups = frozenset(row["task"] for row in stored.values())
+        return Lineage([policy.version for policy in line], newest.created_at, trajectories, groups)
 
     async def _read_prompts(
         self, role: str, lineage: Lineage, kept: Sequence[CapturedTrajectory], limit: int, left_out: Counter[str]

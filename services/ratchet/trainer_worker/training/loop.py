@@ -205,7 +205,11 @@ class _Loop:
             epoch, epochs = self._epoch_of(number), self._epoch_of(self.total)
             self._run.stepped(TrainStep(number, self.total, epoch, epochs, {**self.last, **scores, **metrics}))
             if scores:
-                self._judge_held_out(scores)
+                # Judge the present weights by what is held out.
+                if stop := self._watch.judge_held_out(self.done, scores):
+                    raise _Broken(stop)
+                if self._watch.improves(scores) and self._watch.limits is not None:
+                    self._healthy.keep(self.done)
             if number < self.total and (self._run.stop_requested() or self._run.checkpoint_due(number)):
                 self._run.save(number, self._write)
                 if self._run.stop_requested():
@@ -307,13 +311,6 @@ class _Loop:
         if stop := self._watch.judge(self.done + (norm is not None), loss, norm, entropy):
             raise _Broken(stop)
         if self._lesson.evaluate is None and norm is not None and self._watch.limits is not None:
-            self._healthy.keep(self.done)
-
-    def _judge_held_out(self, scores: Mapping[str, float]) -> None:
-        """Judge the present weights by what is held out."""
-        if stop := self._watch.judge_held_out(self.done, scores):
-            raise _Broken(stop)
-        if self._watch.improves(scores) and self._watch.limits is not None:
             self._healthy.keep(self.done)
 
     @torch.no_grad()

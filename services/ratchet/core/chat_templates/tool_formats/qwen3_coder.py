@@ -45,7 +45,14 @@ class Qwen3Coder:
         if start is None:
             return Reply(text or None)
         calls: list[ToolCall] = []
-        declared = _declared(tools)
+        # The types that the schema of each tool names for its parameters; the first tool of a name counts.
+        declared: dict[str, Mapping[str, frozenset[str]]] = {}
+        for tool in tools:
+            function = _members(tool.get("function"))
+            name = function.get("name")
+            if isinstance(name, str):
+                properties = _members(_members(function.get("parameters")).get("properties"))
+                declared.setdefault(name, {key: frozenset(_types(value)) for key, value in properties.items()})
         end = start.start()
         while opening := _OPENING.match(text, end):
             arguments, place = _arguments(text, opening.end(), declared.get(opening[1], {}))
@@ -84,18 +91,6 @@ def _typed(text: str, types: frozenset[str]) -> object:
     if isinstance(value, bool) and "boolean" not in types:
         return text
     return value if any(isinstance(value, kind) for kind in kinds) else text
-
-
-def _declared(tools: Sequence[JsonObject]) -> Mapping[str, Mapping[str, frozenset[str]]]:
-    """The types that the schema of each tool names for its parameters; the first tool of a name counts."""
-    declared: dict[str, Mapping[str, frozenset[str]]] = {}
-    for tool in tools:
-        function = _members(tool.get("function"))
-        name = function.get("name")
-        if isinstance(name, str):
-            properties = _members(_members(function.get("parameters")).get("properties"))
-            declared.setdefault(name, {key: frozenset(_types(value)) for key, value in properties.items()})
-    return declared
 
 
 def _members(value: object) -> JsonObject:

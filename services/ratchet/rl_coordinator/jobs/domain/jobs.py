@@ -235,7 +235,11 @@ def expire(job: Job, *, listening_since: datetime, now: datetime, limits: Limits
     if job.cancel_requested:
         return _move(job, JobState.CANCELLED, now, finished_at=now)
     if unclaimed:
-        return _give_slot_back(job, now, limits)
+        # The first time it is dispatched again at once: its dispatch was lost. Later others may have the slot first.
+        untaken = f"no worker of pool {job.pool} took attempt {job.attempt} within {limits.claim_s:g} s"
+        waiting = take_back(job, now, TrainingError(code=ErrorCode.INFRA, message=untaken))
+        pause_s = limits.claim_s * min(job.unclaimed, LONGEST_PAUSE)
+        return replace(waiting, retry_at=now + timedelta(seconds=pause_s)) if pause_s else waiting
     silence = TrainingError(
         code=ErrorCode.INFRA, message=f"worker {job.worker or '?'} was silent for {limits.lease_s:g} s"
     )
@@ -272,14 +276,6 @@ def _from_another(job: Job, status: TrainingStatus) -> bool:
     """Whether another process than the one that has the attempt reports: two may get one dispatch."""
     instance = status.metadata.instance if status.metadata else None
     return None not in (job.instance, instance) and job.instance != instance
-
-
-def _give_slot_back(job: Job, now: datetime, limits: Limits) -> Job:
-    """The first time it is dispatched again at once: its dispatch was lost. Later others may have the slot first."""
-    untaken = f"no worker of pool {job.pool} took attempt {job.attempt} within {limits.claim_s:g} s"
-    waiting = take_back(job, now, TrainingError(code=ErrorCode.INFRA, message=untaken))
-    pause_s = limits.claim_s * min(job.unclaimed, LONGEST_PAUSE)
-    return replace(waiting, retry_at=now + timedelta(seconds=pause_s)) if pause_s else waiting
 
 
 def _sum(one: float | None, other: float | None) -> float | None:

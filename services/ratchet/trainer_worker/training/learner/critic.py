@@ -79,7 +79,14 @@ def fit_values(rows: Sequence[Row], features: Sequence[Tensor], scored: Sequence
     columns_ND = torch.cat([torch.cat(list(features)).double(), own_N3], 1)
     baseline_N, target_N = own_N3[:, 0], tokens.reward_N - own_N3[:, 0]
     if len({*tokens.folds.values()}) < LEAST_TASKS:
-        values_N = plain_N = tokens.each(_without_fit(known, scored))
+        # The baselines; where there is none, the mean of the other tasks.
+        values: dict[str, float] = {}
+        for own in scored:
+            others = [other.reward for other in scored if other.task_key != own.task_key]
+            mean = sum(others) / len(others) if others else 0.0
+            baseline = known[own.trajectory_id]
+            values[own.trajectory_id] = mean if baseline is None else baseline
+        values_N = plain_N = tokens.each(values)
     else:
         values_N = tokens.bounded(baseline_N + _cross_fitted(columns_ND, target_N, tokens, PENALTIES))
         plain_N = tokens.bounded(baseline_N + _cross_fitted(columns_ND, target_N, tokens, PENALTIES[-1:]))
@@ -102,17 +109,6 @@ def baselines_of(scored: Sequence[Scored]) -> dict[str, float | None]:
             known += [] if member.baseline is None else [member.baseline]
             expected[member.trajectory_id] = sum(known) / len(known) if known else None
     return expected
-
-
-def _without_fit(known: Mapping[str, float | None], scored: Sequence[Scored]) -> dict[str, float]:
-    """The baselines; where there is none, the mean of the other tasks."""
-    values: dict[str, float] = {}
-    for own in scored:
-        others = [other.reward for other in scored if other.task_key != own.task_key]
-        mean = sum(others) / len(others) if others else 0.0
-        baseline = known[own.trajectory_id]
-        values[own.trajectory_id] = mean if baseline is None else baseline
-    return values
 
 
 @dataclass(frozen=True, slots=True)
