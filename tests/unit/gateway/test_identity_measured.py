@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -28,7 +28,10 @@ from tests.support.agent_runs import (
 )
 from tests.support.real_data import AIRLINE, needs_real_data
 
-SEEDS = range(5)
+SEEDS = (
+    pytest.param((2, 3), id="two seeds"),
+    pytest.param(range(5), id="five seeds", marks=pytest.mark.slow),
+)
 
 
 def fixed() -> str:
@@ -191,11 +194,12 @@ LATE: dict[str, tuple[float, float]] = {
 other gateways are later than an agent's next call, and that call is certain without them."""
 
 
+@pytest.mark.parametrize("seeds", SEEDS)
 @pytest.mark.parametrize("gateways", [1, 3])
 @pytest.mark.parametrize("played", MEASURED)
-def test_no_call_is_added_to_a_trajectory_of_another_run(played: str, gateways: int) -> None:
+def test_no_call_is_added_to_a_trajectory_of_another_run(played: str, gateways: int, seeds: Sequence[int]) -> None:
     play, most_missed = MEASURED[played]
-    tallies = [play(seed, gateways) for seed in SEEDS]
+    tallies = [play(seed, gateways) for seed in seeds]
     calls, wrong, missed = (sum(getattr(tally, name) for tally in tallies) for name in ("calls", "wrong", "missed"))
     print(f"{played}, {gateways} gateways: {calls} calls, {wrong} wrong, {missed} missed; {tallies[0].by}")  # noqa: T201 - what was measured: pytest -rP shows it
     late_wrong, late_missed = LATE.get(played, (0.0, 0.0)) if gateways > 1 else (0.0, 0.0)
@@ -221,14 +225,15 @@ def texts_only(chat: list[JsonObject]) -> list[JsonObject]:
 
 
 @needs_real_data
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seeds", SEEDS)
 @pytest.mark.parametrize("form", [list, texts_only])
 def test_runs_that_happened_keep_apart_side_by_side(
-    form: Callable[[list[JsonObject]], list[JsonObject]], seed: int
+    form: Callable[[list[JsonObject]], list[JsonObject]], seeds: Sequence[int]
 ) -> None:
     """120 runs, many with the same first question, and with ids of tool calls that several of them share."""
-    chance = random.Random(seed)
-    tally = Side(chance, failing=0.1).play([recorded(form(chat), chance.choice(SPELLINGS)) for chat in airline()])
-    print(f"airline {form.__name__}: {tally}")  # noqa: T201 - what was measured: pytest -rP shows it
-    assert tally.wrong == 0
-    assert tally.missed <= 0.03 * tally.calls
+    for seed in seeds:
+        chance = random.Random(seed)
+        tally = Side(chance, failing=0.1).play([recorded(form(chat), chance.choice(SPELLINGS)) for chat in airline()])
+        print(f"airline {form.__name__}: {tally}")  # noqa: T201 - what was measured: pytest -rP shows it
+        assert tally.wrong == 0
+        assert tally.missed <= 0.03 * tally.calls
