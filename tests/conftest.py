@@ -11,8 +11,8 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = "1"
 # Every HTTP client reads the authorities that it trusts, a few hundred, for tens of milliseconds: a test's peer is on
 # this machine and needs none. This folder holds none.
-if "SSL_CERT_FILE" not in os.environ:
-    os.environ.setdefault("SSL_CERT_DIR", str(Path(__file__).parent))
+os.environ.pop("SSL_CERT_FILE", None)
+os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
 
 import pytest
 import structlog

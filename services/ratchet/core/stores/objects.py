@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -66,8 +67,9 @@ class Objects:
 
     def __init__(self, settings: SharedSettings) -> None:
         self._bucket = settings.s3_bucket
-        self._client = _client_of(settings, connect_s=3, silent_s=SILENT_S, attempts=ATTEMPTS)
-        self._pinging = _client_of(settings, connect_s=1, silent_s=1, attempts=1)
+        place = (settings.s3_endpoint, settings.s3_access_key, settings.s3_secret_key)
+        self._client = _client_of(*place, connect_s=3, silent_s=SILENT_S, attempts=ATTEMPTS)
+        self._pinging = _client_of(*place, connect_s=1, silent_s=1, attempts=1)
 
     def ensure_bucket(self) -> None:
         """Create the bucket unless it exists; another program may create it at the same time."""
@@ -258,13 +260,17 @@ class Objects:
         return bucket, key
 
 
-def _client_of(settings: SharedSettings, *, connect_s: int, silent_s: int, attempts: int) -> Any:
-    """boto3 ships no types."""
+@lru_cache(maxsize=8)
+def _client_of(endpoint: str, key: str, secret: str, *, connect_s: int, silent_s: int, attempts: int) -> Any:
+    """The process's client of this kind: making one takes tens of milliseconds, and threads may share it.
+
+    boto3 ships no types.
+    """
     return boto3.client(  # pyright: ignore[reportUnknownMemberType]
         "s3",
-        endpoint_url=settings.s3_endpoint,
-        aws_access_key_id=settings.s3_access_key,
-        aws_secret_access_key=settings.s3_secret_key,
+        endpoint_url=endpoint,
+        aws_access_key_id=key,
+        aws_secret_access_key=secret,
         region_name="us-east-1",
         config=Config(
             connect_timeout=connect_s,

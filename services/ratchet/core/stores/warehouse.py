@@ -55,25 +55,21 @@ class Warehouse:
         """Connect, and create the database when it is missing."""
         secure = urlsplit(settings.clickhouse_url).scheme == "https"  # the client looks at the port alone
         with _classified():
-            first: Any = await clickhouse_connect.get_async_client(
-                dsn=settings.clickhouse_url,
-                secure=secure,
-                autogenerate_session_id=False,
-                connect_timeout=CONNECT_S,
-                send_receive_timeout=settings.clickhouse_timeout_s,
-            )
-            async with first:
-                await first.command(f"CREATE DATABASE IF NOT EXISTS {settings.clickhouse_database}")
             client: Any = await clickhouse_connect.get_async_client(
                 dsn=settings.clickhouse_url,
                 secure=secure,
-                database=settings.clickhouse_database,
                 autogenerate_session_id=False,
                 connect_timeout=CONNECT_S,
                 send_receive_timeout=settings.clickhouse_timeout_s,
                 # The default drops the zone of UTC columns, and a naive instant cannot be compared with any other.
                 tz_mode="aware",
             )
+            try:
+                await client.command(f"CREATE DATABASE IF NOT EXISTS {settings.clickhouse_database}")
+            except BaseException:
+                await client.close()
+                raise
+            client.database = settings.clickhouse_database
         return cls(client, settings.clickhouse_database)
 
     async def close(self) -> None:
