@@ -22,9 +22,10 @@ from ratchet.canary_deployer.app import build
 from ratchet.canary_deployer.domain.audit import first_break
 from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.nats_decisions import decisions_of
-from ratchet.canary_deployer.nats_events import NatsEventSource
+from ratchet.canary_deployer.nats_events import NatsEventSource, started_roles
 from ratchet.canary_deployer.settings import Settings
 from ratchet.core.contract import ModelDeployed, ModelRollout, PolicyClaim, Start, named_id
+from ratchet.core.contract.roles import DEFAULT_ROLE
 from ratchet.core.errors import Unavailable
 from tests.support.canary_stage import Stage, stage
 from tests.support.canary_traffic import Traffic
@@ -111,7 +112,10 @@ async def test_the_starts_of_one_role_are_counted_by_the_broker(
     async with stage(nats, s3, tmp_path) as test:
         source = NatsEventSource(test.bus)
         assert await source.recent_starts(ROLE, utc_now()) == (0, 86400.0)
-        await test.bus.publish_all([start_of(f"{role}-{n}", role) for role in (ROLE, "other") for n in range(7)])
+        assert await started_roles(test.bus) == {}
+        roles = (ROLE, "other", DEFAULT_ROLE)
+        await test.bus.publish_all([start_of(f"{role}-{n}", role) for role in roles for n in range(7)])
+        assert await started_roles(test.bus) == dict.fromkeys(roles, 7)
         count, seconds = await source.recent_starts(ROLE, utc_now())
         assert count == 7
         assert 0 <= seconds < 60

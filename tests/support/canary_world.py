@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -64,14 +64,24 @@ def served(version: int) -> ServedPolicy:
     return ServedPolicy(version=version, name=one.name, digest=one.digest)
 
 
+def starts_in(started: Mapping[str, int]) -> Callable[[], Awaitable[Mapping[str, int]]]:
+    """So many trajectories have started in these roles."""
+
+    async def started_roles() -> Mapping[str, int]:
+        return started
+
+    return started_roles
+
+
 def bundle_registry(
     bus: FakeBus,
     policies: KvPolicies,
     objects: BlobStore,
     on_registered: Callable[[str], None],
     lead: FakeLead | None = None,
+    started_roles: Callable[[], Awaitable[Mapping[str, int]]] | None = None,
 ) -> BundleRegistry:
-    """Bundles on a fake bus."""
+    """Bundles on a fake bus. `started_roles`: no trajectory has started anywhere, unless it is given."""
     return BundleRegistry(
         policies=policies,
         bundles=KvBundles(Bucket(bus, BUNDLES, Bundle), objects),
@@ -79,6 +89,7 @@ def bundle_registry(
         publish=bus.publish_all,
         announcer=Announcer("http://127.0.0.1:8080"),
         on_registered=on_registered,
+        started_roles=started_roles or starts_in({}),
         now=bus.now,
     )
 

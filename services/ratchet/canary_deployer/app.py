@@ -54,9 +54,10 @@ from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.leadership import Leader, Leadership, WhileLeading
 from ratchet.canary_deployer.nats_clock import SYNCHRONIZE_S, BrokerClock
 from ratchet.canary_deployer.nats_decisions import decisions_of
-from ratchet.canary_deployer.nats_events import NatsEventSource
+from ratchet.canary_deployer.nats_events import NatsEventSource, started_roles
 from ratchet.canary_deployer.replicas import Engines, ReplicaChecks, present_replicas
 from ratchet.canary_deployer.role_context import RoleContext
+from ratchet.canary_deployer.role_removal import RoleRemoval
 from ratchet.canary_deployer.settings import Settings
 from ratchet.canary_deployer.subprocess_judge import SubprocessJudge
 from ratchet.canary_deployer.task_evaluations import HeldoutCache, TaskFileHeldout, TaskPlan
@@ -215,7 +216,18 @@ def _registry(ground: _Ground, controllers: Controllers) -> BundleRegistry:
         publish=ground.bus.publish_all,
         announcer=ground.announcer,
         on_registered=controllers.on_registered,
+        started_roles=partial(started_roles, ground.bus),
         now=ground.clock,
+    )
+
+
+def _removal(ground: _Ground, controllers: Controllers) -> RoleRemoval:
+    return RoleRemoval(
+        policies=ground.policies,
+        controllers=controllers,
+        records=[Bucket(ground.bus, name, msgspec.Raw) for name in (ROLLOUTS, ROLLOUT_CHUNKS)],
+        started_roles=partial(started_roles, ground.bus),
+        lead=ground.leadership,
     )
 
 
@@ -236,7 +248,8 @@ def _app(ground: _Ground, controllers: Controllers, bundles: BundleRegistry, upk
         return bus
 
     keys = known_keys(settings.shared, NAME, connected)
-    api = Api(controllers, ground.policies, bundles, partial(decisions_of, bus), settings.rules())
+    removal = _removal(ground, controllers)
+    api = Api(controllers, ground.policies, bundles, removal, partial(decisions_of, bus), settings.rules())
     return App(
         name=NAME,
         components=[

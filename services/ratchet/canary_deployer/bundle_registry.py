@@ -6,7 +6,7 @@ It is stored first, then the version that names it. A crash in between leaves wh
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -27,6 +27,7 @@ from ratchet.core.contract.state import PolicyStage, PolicyVersion
 from ratchet.core.errors import BadRequest, DigestMismatch, NotFound, Rejected
 from ratchet.core.rules.arms import parse_model, served
 from ratchet.core.rules.bundles import check_bundle
+from ratchet.core.service.setting_names import nearest
 from ratchet.core.stores.policies import Policy, encode_manifest
 
 log = structlog.get_logger()
@@ -42,6 +43,8 @@ class BundleRegistry:
     publish: Publish
     announcer: Announcer
     on_registered: Callable[[str], None]
+    started_roles: Callable[[], Awaitable[Mapping[str, int]]]
+    """How many trajectories have started in each role within a week. Raises `Unavailable`."""
     now: Callable[[], datetime]
 
     async def register(self, role: str, asked: Bundle, actor: str, reason: str, *, dry_run: bool) -> BundleOut:
@@ -52,7 +55,9 @@ class BundleRegistry:
         now = self.now()
         manifest = registry.bundle_manifest(bundle, role, now)
         store = _described if dry_run else self._store
-        parent = registry.version_of_weights(bundle, await self.policies.versions(role))
+        before = await self.policies.versions(role)
+        parent = registry.version_of_weights(bundle, before)
+        warning = None if before else await self._doubt(role)
 
         async def build(version: int) -> PolicyVersion:
             stored = await store(manifest)
@@ -71,7 +76,7 @@ class BundleRegistry:
         if dry_run:
             same = await known(await self.policies.versions(role))
             policy = same or await build(await self.policies.next_version(role))
-            return BundleOut(policy=policy, bundle=bundle, new=same is None)
+            return BundleOut(policy=policy, bundle=bundle, new=same is None, warning=warning)
         if stable is None:
             await self._begin_as_sent(role)
         policy, new = await self.policies.register(role, known, build)
@@ -81,7 +86,7 @@ class BundleRegistry:
             metrics.DEPLOYMENTS.labels("registered").inc()
             log.info("bundle registered", role=role, policy=policy.name)
         self.on_registered(role)
-        return BundleOut(policy=policy, bundle=bundle, new=new)
+        return BundleOut(policy=policy, bundle=bundle, new=new, warning=warning)
 
     async def of_training(self, policy: PolicyVersion, manifest: PolicyManifest | None) -> PolicyVersion:
         """What a training has made as a version of its role: where stable is a bundle, weights become part of it.
@@ -108,6 +113,14 @@ class BundleRegistry:
             whole = registry.bundle_manifest(bundle, policy.role, self.now(), manifest)
         stored = await self._store(whole)
         return registry.named_bundle(policy, whole, stored.digest, stored.uri)
+
+    async def _doubt(self, role: str) -> str | None:
+        """That the name of a role without policies may be mistyped; None where agents have called it."""
+        started = await self.started_roles()
+        if started.get(role):
+            return None
+        near = nearest(role, {*started, *await self.policies.roles()} - {role})
+        return f"{role} has no policy, and no agent has called it within a week{near}"
 
     async def _checked(self, role: str, asked: Bundle, stable: Bundle | None) -> Bundle:
         """The bundle as it will serve. Raises `BadRequest` for one that could answer no call, or holds a secret."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 
 import structlog
 
@@ -95,6 +95,20 @@ class Controllers:
         if entry is None and role not in await self._policies.roles():
             raise NotFound(f"no such role: {role}")
         return entry.value if entry else None
+
+    @asynccontextmanager
+    async def without(self, role: str) -> AsyncIterator[None]:
+        """A block in which nothing controls a role. It has a controller again where the block fails."""
+        controller, task = self._controllers.pop(role, None), self._tasks.pop(role, None)
+        if controller is not None:
+            await controller.stop()
+        if task is not None:
+            await task
+        try:
+            yield
+        except BaseException:
+            self._begin(role)
+            raise
 
     def fault(self, role: str) -> str | None:
         """Why the role's rollout cannot go on, or what its engine does wrong meanwhile; None when nothing is wrong, or

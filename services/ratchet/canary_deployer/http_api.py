@@ -20,6 +20,7 @@ from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.summary import summary, trail_of
 from ratchet.canary_deployer.kv_policies import KvPolicies
+from ratchet.canary_deployer.role_removal import RoleRemoval
 from ratchet.core.contract import ModelRollout, decode
 from ratchet.core.contract.http.rollouts import (
     ActIn,
@@ -29,6 +30,7 @@ from ratchet.core.contract.http.rollouts import (
     DecisionOut,
     PoliciesOut,
     PromoteIn,
+    RemoveIn,
     RolePoliciesOut,
     RolloutOut,
     RolloutsOut,
@@ -52,6 +54,10 @@ ORDERS: Mapping[int, str] = {
     409: "The rollout's state does not allow this order; the message names those that it allows.",
 }
 
+REMOVAL: Mapping[int, str] = {
+    **UNKNOWN,
+    409: "Something depends on the role; the message names it.",
+}
 BUNDLES: Mapping[int, str] = {
     400: "The bundle could answer no call, or holds a secret: the message says where.",
 }
@@ -65,6 +71,7 @@ class Api:
         controllers: Controllers,
         policies: KvPolicies,
         bundles: BundleRegistry,
+        removal: RoleRemoval,
         decisions_of: Callable[[str], Awaitable[Sequence[ModelRollout]]],
         rules: Rules,
     ) -> None:
@@ -72,6 +79,7 @@ class Api:
         self._controllers = controllers
         self._policies = policies
         self._bundles = bundles
+        self._removal = removal
         self._decisions_of = decisions_of
         self._rules = rules
 
@@ -92,6 +100,8 @@ class Api:
         bundle, bundles = "/v1/policies/{role}/{version}/bundle", "/v1/policies/{role}/bundles"
         api.route("GET", bundle, self.bundle, scope=KeyScope.VIEW, errors=UNKNOWN)
         api.route("POST", bundles, self.create_bundle, scope=KeyScope.OPERATE, errors=BUNDLES)
+        remove = "/v1/policies/{role}/remove"
+        api.route("POST", remove, self.remove_role, scope=KeyScope.OPERATE, errors=REMOVAL)
         api.route("POST", f"{role}/start", self.start, scope=KeyScope.OPERATE, errors=ORDERS)
         for act in Act:
             api.route("POST", f"{role}/{act}", self._handler_of(act), scope=KeyScope.OPERATE, errors=ORDERS)
@@ -159,6 +169,10 @@ class Api:
             raise BadRequest(f"{role} cannot be a role's name", param="role")
         return await self._bundles.register(role, body.bundle, _actor(body, caller), body.reason, dry_run=body.dry_run)
 
+    async def remove_role(self, role: str, body: RemoveIn, caller: Caller) -> RolePoliciesOut:
+        """Remove a role that no agent has called within a week, and whose bundles have no rollout."""
+        return await self._removal.remove(_checked(role), _actor(body, caller), body.reason, dry_run=body.dry_run)
+
     async def start(self, role: str, body: StartIn, caller: Caller) -> RolloutOut:
         """Roll out a version, or approve the one that waits. Strategy immediate takes override."""
         order = _order(body, caller, body.override, body.strategy)
@@ -205,7 +219,7 @@ def _order(body: ActIn, caller: Caller, override: bool, strategy: str | None = N
     return Order(_actor(body, caller), body.reason, override, strategy, body.rollout_id)
 
 
-def _actor(body: ActIn | BundleIn, caller: Caller) -> str:
+def _actor(body: ActIn | BundleIn | RemoveIn, caller: Caller) -> str:
     """Who acts: whose key it is, for whom. Raises `BadRequest` where actor or reason is blank."""
     if not (body.actor.strip() and body.reason.strip()):
         raise BadRequest("bad request: actor and reason must say something", param="actor")
@@ -215,4 +229,4 @@ def _actor(body: ActIn | BundleIn, caller: Caller) -> str:
 def described_api() -> ControlApi:
     """The application for its document alone: nothing stands behind its routes."""
     unused: Any = None
-    return Api(unused, unused, unused, unused, unused).app()
+    return Api(unused, unused, unused, unused, unused, unused).app()

@@ -118,6 +118,12 @@ class KvPolicies:
             return False
         return True
 
+    async def remove(self, role: str) -> None:
+        """Delete a role: its policies, then the route, by which the role is known until all else is gone."""
+        await self._lead.confirm()
+        for key in [*await self._versions.below(role), role]:
+            await self._routes.delete(key)
+
     async def _numbered(self, role: str) -> list[tuple[int, PolicyVersion | None]]:
         """All policies of a role with their versions, oldest first; None, with a log, for one that cannot be read.
 

@@ -24,7 +24,7 @@ from ratchet.bus.pull_consumer import ANSWER_S, ask, stored_at
 from ratchet.canary_deployer.domain.subjects import RECENT_STARTS
 from ratchet.canary_deployer.domain.trajectories import Batch, Event, call_of, score_of, started_of
 from ratchet.core.contract import Alert, Message, Reward, Start, Turn, named_id
-from ratchet.core.contract.roles import role_subject
+from ratchet.core.contract.roles import DEFAULT_ROLE, role_subject
 from ratchet.core.contract.turn import TurnSummary
 from ratchet.core.errors import BusUnavailable, ContractError, NotFound, RatchetError
 
@@ -221,6 +221,18 @@ async def _alert_gap(bus: Bus, role: str, stream: str, first: int, last: int) ->
             at=bus.now(),
         )
     )
+
+
+async def started_roles(bus: Bus) -> dict[str, int]:
+    """How many trajectories have started in each role, of those that the stream holds. Raises `BusUnavailable`."""
+    try:
+        info = await bus.nc.jetstream().stream_info(STARTS, subjects_filter=">")
+    except (nats.errors.Error, JetStreamError, TimeoutError) as error:
+        raise BusUnavailable(f"cannot count the starts of roles: {error!r}") from error
+    named = {
+        subject.removeprefix(Start.TOPIC).lstrip("."): count for subject, count in (info.state.subjects or {}).items()
+    }
+    return {role or DEFAULT_ROLE: count for role, count in named.items()}
 
 
 @dataclass(frozen=True, slots=True)

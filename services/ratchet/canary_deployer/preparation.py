@@ -48,7 +48,7 @@ class Preparation:
             stable = served(as_sent(policy.role, policy.created_at))
         if stable is not None and stable.version == policy.version:
             raise Conflict(f"{policy.name} is already the stable policy of {self.context.role}")
-        last_hash = decisions.newest_hash(before, route)
+        last_hash = decisions.newest_hash(before, route) or await self._logged_hash()
         rollout = decisions.new_rollout(policy, stable, last_hash, decision, self.context.now())
         rollout = await self._with_history(rollout)
         if order is None:
@@ -59,6 +59,11 @@ class Preparation:
         return msgspec.structs.replace(
             rollout, asked_strategy=order.strategy, override=order.override, gates=waived or rollout.gates
         )
+
+    async def _logged_hash(self) -> str | None:
+        """The end of the audit chain by the log alone: of a role that was removed once, and has come back."""
+        logged = await self.context.decisions_of(self.context.role)
+        return logged[-1].hash if logged else None
 
     async def next_gate(self, rollout: Rollout) -> str | None:
         """The gate that is due; None when all have run or one has failed."""

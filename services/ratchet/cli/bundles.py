@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -15,9 +14,9 @@ from ratchet.cli.completion import complete_policy
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.options import HERE, AsJson, Directory, DryRun, RoleArgument, with_options
-from ratchet.cli.output import console, print_answer, print_dry_run, print_table
+from ratchet.cli.output import console, errors, print_answer, print_dry_run, print_table
 from ratchet.cli.policies import Policy, find_policy
-from ratchet.cli.rollout import Actor, Reason
+from ratchet.cli.rollout import Actor, Reason, order_of
 from ratchet.core.contract.bundle import (
     APPEND,
     NO_BUNDLE,
@@ -222,7 +221,7 @@ class Order(NamedTuple):
 
     def body(self) -> dict[str, object]:
         """The request to the deployer."""
-        return {"bundle": self.bundle, "actor": self.actor or getpass.getuser(), "reason": self.reason}
+        return {"bundle": self.bundle, **order_of(self.actor, self.reason)}
 
 
 def read_known(endpoints: Endpoints, role: str) -> RolePoliciesOut:
@@ -271,6 +270,8 @@ def _register(endpoints: Endpoints, known: RolePoliciesOut, order: Order, as_jso
     differing = changes(bundle_of(endpoints, known.role, stable), _as_registered(endpoints, known, order.bundle))
     checked = {"dry_run": True} if order.dry_run else {}
     made = post(endpoints, "deployer", path, BundleOut, {**order.body(), **checked})
+    if made.warning:
+        errors.print(f"warning: {made.warning}", markup=False)
     if not made.new:
         return _unchanged(made.policy, as_json)
     if order.dry_run:

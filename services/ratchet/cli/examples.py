@@ -69,6 +69,7 @@ _WORDS: Mapping[str, tuple[str, str]] = {
     "policies list": ("", "support --json"),
     "policies show": ("support", "support@3 --parents 5"),
     "policies export": ("support@3 ./support-3", "support@latest --dry-run"),
+    "policies remove": ("suport --dry-run", 'suport --reason "mistyped"'),
     "policies import": ("./adapter --role support", "./adapter --role support --dry-run"),
     "bundles create": (
         "support --instructions better.md --prepend --dry-run",

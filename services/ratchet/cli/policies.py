@@ -15,13 +15,14 @@ from rich.markup import escape
 from rich.tree import Tree
 
 from ratchet.bus.message import named_id
-from ratchet.cli.api import get, read_role, read_roles, segment
+from ratchet.cli.api import get, post, read_role, read_roles, segment
 from ratchet.cli.completion import complete_policy, complete_role
 from ratchet.cli.connections import connected, objects_of, settings_of
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.ids import latest_in
-from ratchet.cli.options import HERE, AsJson, Directory, DryRun, OptionalRoleArgument, checked_role
+from ratchet.cli.options import HERE, AsJson, Directory, DryRun, OptionalRoleArgument, RoleArgument, checked_role
 from ratchet.cli.output import Bar, console, errors, print_answer, print_dry_run, print_table, progress
+from ratchet.cli.rollout import Actor, Reason, order_of
 from ratchet.core.contract import TrainingStatus
 from ratchet.core.contract.http.models import LineageOut, SnapshotPart
 from ratchet.core.contract.http.rollouts import RolePoliciesOut
@@ -116,6 +117,25 @@ def export(
         files = export_files(endpoints, chosen, target, bar)
     document = {"policy": chosen.name, "directory": str(target), "files": files}
     print_answer(document, as_json, f"{chosen.name}: {len(files)} files in {target}")
+
+
+@app.command()
+def remove(
+    role: RoleArgument,
+    reason: Reason = "removed by hand",
+    actor: Actor = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    directory: Directory = HERE,
+) -> None:
+    """Remove a role that no agent has called, with its bundles: one whose name was mistyped."""
+    endpoints, path = locate(directory), f"/v1/policies/{segment(role)}/remove"
+    order = {**order_of(actor, reason), **({"dry_run": True} if dry_run else {})}
+    gone = post(endpoints, "deployer", path, RolePoliciesOut, order)
+    if dry_run:
+        print_dry_run(f"remove {', '.join([role, *(policy.name for policy in gone.policies)])}", gone, as_json)
+        return
+    print_answer(gone, as_json, f"removed {role}, with {len(gone.policies)} policies")
 
 
 @app.command("import")

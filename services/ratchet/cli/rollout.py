@@ -103,7 +103,7 @@ def start(
     """Start a rollout of a registered policy; `immediate` moves everything unwatched and takes `--override`."""
     number = int(version) if version != LATEST else newest_version(locate(directory), role)
     chosen = {"version": number, "override": override, **({"strategy": strategy} if strategy else {})}
-    _act(directory, f"{segment(role)}/start", _order(actor, reason, **chosen), dry_run, as_json)
+    _act(directory, f"{segment(role)}/start", order_of(actor, reason, **chosen), dry_run, as_json)
 
 
 def _steered_by(name: str, reason_by_default: str, about: str, *, verb: str | None = None) -> None:
@@ -117,7 +117,7 @@ def _steered_by(name: str, reason_by_default: str, about: str, *, verb: str | No
         as_json: AsJson = False,
         directory: Directory = HERE,
     ) -> None:
-        _act_on_seen(directory, role, verb or name, _order(actor, reason), dry_run, as_json)
+        _act_on_seen(directory, role, verb or name, order_of(actor, reason), dry_run, as_json)
 
     app.command(name, help=about)(steer)
 
@@ -142,7 +142,7 @@ def promote(
     directory: Directory = HERE,
 ) -> None:
     """Make the canary the stable policy now."""
-    order = _order(actor, reason, **({"override": True} if override else {}))
+    order = order_of(actor, reason, **({"override": True} if override else {}))
     _act_on_seen(directory, role, "promote", order, dry_run, as_json)
 
 
@@ -159,7 +159,7 @@ def revert(
     directory: Directory = HERE,
 ) -> None:
     """Undo the last promotion at once, whatever runs; candidates wait until `resume`."""
-    _act(directory, f"{segment(role)}/revert", _order(actor, reason), dry_run, as_json)
+    _act(directory, f"{segment(role)}/revert", order_of(actor, reason), dry_run, as_json)
 
 
 @app.command()
@@ -185,7 +185,8 @@ def history(
     print_answer({"decisions": decisions}, as_json, lambda: show_history(decisions))
 
 
-def _order(actor: str | None, reason: str, **chosen: object) -> dict[str, object]:
+def order_of(actor: str | None, reason: str, **chosen: object) -> dict[str, object]:
+    """The body of an order to the deployer: who gives it, by default this user, and why."""
     return {**chosen, "actor": actor or getpass.getuser(), "reason": reason}
 
 

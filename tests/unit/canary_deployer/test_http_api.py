@@ -13,11 +13,12 @@ from ratchet.bus.kv import Bucket
 from ratchet.canary_deployer.controllers import Controllers
 from ratchet.canary_deployer.domain.rollout import PendingEvent, Rollout
 from ratchet.canary_deployer.http_api import Api
+from ratchet.canary_deployer.role_removal import RoleRemoval
 from ratchet.core.contract import ModelRollout, encode
-from ratchet.core.contract.state import POLICIES, ROLLOUTS, PolicyVersion
+from ratchet.core.contract.state import POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, PolicyVersion
 from tests.support.blobs import MemoryBlobs
 from tests.support.callers import called_by
-from tests.support.canary_world import ROLE, CanaryWorld, bundle_registry, policy
+from tests.support.canary_world import ROLE, CanaryWorld, bundle_registry, policy, starts_in
 
 
 class Operator:
@@ -30,8 +31,19 @@ class Operator:
         self.controllers.on_registered(ROLE)
         self.log: list[ModelRollout] | None = None
         """The decisions as a test left them; None: as they were published."""
-        bundles = bundle_registry(world.bus, world.policies, MemoryBlobs(), self.controllers.on_registered, world.lead)
-        api = Api(self.controllers, world.policies, bundles, self.decisions_of, world.rules)
+        self.started: dict[str, int] = {}
+        """How many trajectories have started in each role."""
+        started, woken = starts_in(self.started), self.controllers.on_registered
+        bundles = bundle_registry(world.bus, world.policies, MemoryBlobs(), woken, world.lead, started)
+        records = [Bucket(world.bus, name, msgspec.Raw) for name in (ROLLOUTS, ROLLOUT_CHUNKS)]
+        removal = RoleRemoval(
+            policies=world.policies,
+            controllers=self.controllers,
+            records=records,
+            started_roles=started,
+            lead=world.lead,
+        )
+        api = Api(self.controllers, world.policies, bundles, removal, self.decisions_of, world.rules)
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(called_by(api.app())), base_url="http://deployer")
 
     async def decisions_of(self, role: str) -> list[ModelRollout]:
@@ -63,6 +75,7 @@ async def operator() -> AsyncIterator[Operator]:
 
 
 ACT = {"actor": "ann", "reason": "because"}
+BUNDLE = {**ACT, "bundle": {"instructions": {"text": "Be polite."}}}
 
 
 async def test_rollouts_and_policies_are_shown(operator: Operator) -> None:
@@ -281,3 +294,58 @@ async def test_the_differences_have_intervals_by_share_of_traffic_and_e_values_a
     # The trail is in the record, so it outlasts this deployer.
     stored = (await operator.world.rollout()).statistics.trail
     assert len(stored.at) in (len(trail["samples"]), len(trail["samples"]) - 1)
+
+
+@pytest_asyncio.fixture
+async def mistyped() -> AsyncIterator[Operator]:
+    """A role without a policy."""
+    one = Operator(CanaryWorld())
+    yield one
+    await one.client.aclose()
+
+
+async def test_a_bundle_for_a_role_that_agents_do_not_call_warns(mistyped: Operator) -> None:
+    mistyped.started["supports"] = 3
+    path = f"/v1/policies/{ROLE}/bundles"
+    made = await mistyped.post(path, {**BUNDLE, "dry_run": True})
+    no_policy = f"{ROLE} has no policy, and no agent has called it within a week"
+    assert made["warning"] == f"{no_policy}; did you mean supports?"
+    mistyped.started[ROLE] = 1
+    assert (await mistyped.post(path, BUNDLE))["warning"] is None
+
+
+async def test_a_role_without_traffic_is_removed_once_its_rollout_has_ended(mistyped: Operator) -> None:
+    path = f"/v1/policies/{ROLE}"
+    await mistyped.post(f"{path}/bundles", BUNDLE)
+    mistyped.world.controller = await mistyped.controllers.controller(ROLE)
+    await mistyped.world.until("running")
+    refused = await mistyped.post(f"{path}/remove", ACT, 409)
+    assert refused["error"]["message"].endswith(f"is running: end it with `ratchet rollout rollback {ROLE}`")
+    await mistyped.post(f"/v1/rollouts/{ROLE}/rollback", ACT)
+    gone = await mistyped.post(f"{path}/remove", {**ACT, "dry_run": True})
+    assert [policy["version"] for policy in gone["policies"]] == [0, 1]
+    assert await mistyped.post(f"{path}/remove", ACT) == gone
+    for absent in (path, f"/v1/rollouts/{ROLE}"):
+        await mistyped.get(absent, 404)
+    for bucket in (POLICIES, ROLLOUTS, ROLLOUT_CHUNKS):
+        assert await Bucket(mistyped.world.bus, bucket, msgspec.Raw).keys() == []
+
+
+async def test_the_audit_of_a_role_that_came_back_is_whole(mistyped: Operator) -> None:
+    for _ in range(2):
+        await mistyped.post(f"/v1/policies/{ROLE}/bundles", BUNDLE)
+        mistyped.world.controller = await mistyped.controllers.controller(ROLE)
+        await mistyped.world.until("running")
+        await mistyped.post(f"/v1/rollouts/{ROLE}/rollback", ACT)
+        audit = await mistyped.get(f"/v1/rollouts/{ROLE}/audit")
+        await mistyped.post(f"/v1/policies/{ROLE}/remove", ACT)
+    assert (audit["whole"], audit["decisions"]) == (True, 4)
+
+
+async def test_a_role_that_something_depends_on_stays(operator: Operator) -> None:
+    path = f"/v1/policies/{ROLE}/remove"
+    assert (await operator.post(path, ACT, 409))["error"]["message"] == f"{ROLE} stays: {policy(1).name} serves it"
+    operator.started[ROLE] = 7
+    calls = f"{ROLE} stays: agents have called it: 7 trajectories have started within a week"
+    assert (await operator.post(path, ACT, 409))["error"]["message"] == calls
+    await operator.post("/v1/policies/absent/remove", ACT, 404)

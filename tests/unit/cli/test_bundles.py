@@ -25,7 +25,7 @@ from ratchet.core.contract.bundle import (
     SamplingValues,
     ToolTexts,
 )
-from ratchet.core.contract.http.rollouts import BundleIn, BundleOut, RolePoliciesOut
+from ratchet.core.contract.http.rollouts import BundleIn, BundleOut, RemoveIn, RolePoliciesOut
 from ratchet.core.contract.state import PolicyStage, PolicyVersion, Route, ServedPolicy
 from ratchet.core.errors import Rejected
 from ratchet.core.rules.arms import policy_name
@@ -52,6 +52,8 @@ class Deployer:
     adapter: int | None = None
     """The version that is no bundle."""
     asked: list[BundleIn] = field(default_factory=list[BundleIn])
+    removed: list[RemoveIn] = field(default_factory=list[RemoveIn])
+    warning: str | None = None
 
     def policy(self, version: int) -> PolicyVersion:
         bundle = self.bundles[version]
@@ -72,6 +74,9 @@ class Deployer:
     def find(self, method: str, path: str) -> Handler:
         async def answer(request: Request) -> Answer:
             version = path.removeprefix("/v1/policies/support").strip("/").split("/")[0]
+            if path.endswith("/remove"):
+                self.removed.append(msgspec.convert(request.json_object(), RemoveIn))
+                return json_response(msgspec.to_builtins(RolePoliciesOut(role="support", route=None, policies=[])))
             if method == "POST":
                 return json_response(
                     msgspec.to_builtins(self.register(msgspec.convert(request.json_object(), BundleIn)))
@@ -90,7 +95,8 @@ class Deployer:
         return answer
 
     def out(self, version: int, *, new: bool) -> BundleOut:
-        return BundleOut(policy=self.policy(version), bundle=self.bundles[version], new=new)
+        policy, bundle = self.policy(version), self.bundles[version]
+        return BundleOut(policy=policy, bundle=bundle, new=new, warning=self.warning)
 
     def register(self, order: BundleIn) -> BundleOut:
         self.asked.append(order)
@@ -332,3 +338,18 @@ async def test_a_wrong_part_is_one_line(
     assert problem in line
     assert line.count("\n") == 1
     assert fake.asked == []
+
+
+async def test_a_role_that_agents_do_not_call_is_warned_of_and_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with deployer(monkeypatch) as fake:
+        fake.warning = "support has no policy, and no agent has called it within a week; did you mean supports?"
+        assert await typed(tmp_path, "create", "support", "--set", "temperature=.2") == ExitCode.DONE
+        assert fake.warning in " ".join(capsys.readouterr().err.split())
+        words = ["policies", "remove", "support", "--actor", "ana", "--dir", str(tmp_path)]
+        assert await asyncio.to_thread(main, [*words, "--dry-run"]) == ExitCode.DONE
+        assert await asyncio.to_thread(main, words) == ExitCode.DONE
+    assert [order.dry_run for order in fake.removed] == [True, False]
+    assert fake.removed[1].actor == "ana"
+    assert "removed support" in capsys.readouterr().out

@@ -8,10 +8,11 @@ from datetime import datetime
 import msgspec
 
 from ratchet.bus.message import Cause
+from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.core.contract import TrainingStatus
 from ratchet.core.contract.bundle import Bundle, BundleModel
 from ratchet.core.contract.policy_manifest import BUNDLE, DEPLOYABLE, MODEL, PolicyManifest
-from ratchet.core.contract.state import Job, PolicyStage, PolicyVersion
+from ratchet.core.contract.state import Job, PolicyStage, PolicyVersion, Route
 from ratchet.core.errors import BadRequest
 from ratchet.core.rules.arms import parse_model, policy_name, version_0
 from ratchet.core.rules.bundles import model_name
@@ -165,6 +166,23 @@ def named_bundle(policy: PolicyVersion, manifest: PolicyManifest, digest: str, u
     return msgspec.structs.replace(
         policy, name=name, digest=digest, uri=uri, kind=BUNDLE, base_model=manifest.base_model
     )
+
+
+def why_kept(
+    route: Route | None, versions: Sequence[PolicyVersion], rollout: Rollout | None, started: int
+) -> str | None:
+    """Why a role cannot be removed, and what to do; None where nothing depends on it. `started`: trajectories."""
+    if started:
+        return f"agents have called it: {started} trajectories have started within a week"
+    if rollout is not None and rollout.active:
+        end = f"end it with `ratchet rollout rollback {rollout.role}`"
+        return f"the rollout of {rollout.candidate.name} is {rollout.state}: {end}"
+    if rollout is not None and rollout.outbox:
+        return "the last decision about it is not published yet: try again in a moment"
+    if route is not None and route.stable is not None and route.stable.version:
+        return f"{route.stable.name} serves it"
+    trained = next((policy.name for policy in versions if policy.training_job_id is not None), None)
+    return f"a training made {trained}" if trained is not None else None
 
 
 def require_no_secret(bundle: Bundle) -> None:

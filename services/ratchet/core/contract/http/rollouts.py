@@ -55,6 +55,15 @@ class BundleIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Answer as if it were registered, or refuse it, and change nothing."""
 
 
+class RemoveIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who removes a role, and why."""
+
+    actor: Actor
+    reason: Reason
+    dry_run: bool = False
+    """Answer with what would go, or the refusal, and change nothing."""
+
+
 class BundleOut(Answer, frozen=True, kw_only=True):
     """A policy, and what it changes of calls."""
 
@@ -63,6 +72,8 @@ class BundleOut(Answer, frozen=True, kw_only=True):
     """Of an adapter or a model: nothing but this `model`; of version 0: nothing."""
     new: bool
     """It was registered by this request: no other one that may still serve changes the same."""
+    warning: str | None = None
+    """That the role's name may be mistyped: it has no policy, and no agent has called it."""
 
 
 class GateOut(Answer, frozen=True, kw_only=True):
