@@ -28,6 +28,7 @@ from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.core.contract import MESSAGES
 from ratchet.core.contract.bundle import Bundle
 from ratchet.core.contract.evaluation_task import Task
+from ratchet.core.contract.notifications import Notification, Receiver
 from ratchet.core.contract.policy_manifest import PolicyManifest
 from ratchet.core.contract.snapshot import LabelRow, PairRow, SnapshotManifest, TrajectoryRow
 from ratchet.core.contract.state import HeldOutTasks, Job, Key, PolicyVersion, RewardDrift, Route
@@ -51,10 +52,12 @@ STORED: Mapping[str, Mapping[str, Any]] = {
         "key.v1": Key,
         "cursor.v1": Cursor,
         "reward.drift.v1": RewardDrift,
+        "receiver.v1": Receiver,
     },
     "manifests": {"policy.manifest.v1": PolicyManifest, "snapshot.manifest.v1": SnapshotManifest},
     "rows": {"trajectory.row.v1": TrajectoryRow, "pair.row.v1": PairRow, "label.row.v1": LabelRow},
     "files": {"evaluation.task.v1": Task},
+    "webhooks": {"notification.v1": Notification},
 }
 """By the folder below `schemas`: what is not a message."""
 RECORDS = (types.StructType, types.DataclassType)

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from ratchet.core.contract import MESSAGES, DeadLetter, state
+from ratchet.core.contract import MESSAGES, DeadLetter, notifications, state
 from tests.support.contract_files import CONTRACTS, ROOT
 
 SERVICES = Path(__file__).parents[2] / "services" / "ratchet"
 PROGRAMS = {
     **{name: name for name in ("gateway", "trajectory_collector", "reward_computer", "rl_coordinator")},
-    **{name: name for name in ("trainer_worker", "canary_deployer", "console", "client", "cli")},
+    **{name: name for name in ("trainer_worker", "canary_deployer", "console", "notifier", "client", "cli")},
     "extras/trackers": "experiment_tracker",
     "extras/importers": "cli",
     "core/preferences": "cli",
@@ -49,11 +49,12 @@ READ_IN_ORDER = {
     "gateway": {"gateway.notes"},
     "reward_computer": {"reward", "stored"},
     "rl_coordinator": {"stored"},
-    "trajectory_collector": set[str](),
+    "trajectory_collector": {"alert"},
+    "notifier": {"alert"},
 }
 """By program: topics that it reads without a durable consumer or a projection; beside those, the collector reads its
 own streams again to restore a history."""
-ORDERED = ("OrderedReader", "StoredWatch", "Listener")
+ORDERED = ("OrderedReader", "StoredWatch", "Listener", "AlertsFollower", "held_alerts")
 
 
 @dataclass
@@ -132,11 +133,14 @@ def test_only_the_programs_listed_read_a_stream_in_order() -> None:
 def bucket_users() -> Iterator[tuple[str, str]]:
     """(bucket, program) for every bucket that code of a program opens."""
     constants = {
-        name: value for name, value in vars(state).items() if isinstance(value, str) and value in CONTRACTS.buckets
+        name: value
+        for kept in (state, notifications)
+        for name, value in vars(kept).items()
+        if isinstance(value, str) and value in CONTRACTS.buckets
     }
     for program, modules in code().items():
         for module in modules:
-            used = module.passed_on & module.imported("ratchet.core.contract.state") & constants.keys()
+            used = module.passed_on & module.imported("ratchet.core.contract") & constants.keys()
             yield from ((constants[name], program) for name in used)
             if "known_keys" in module.called:
                 yield state.KEYS, program
@@ -164,6 +168,11 @@ def test_readers_of_a_value_are_readers_of_its_bucket() -> None:
 
 def test_every_program_in_the_registry_exists() -> None:
     registry = json.loads((ROOT / "topics.json").read_text())
-    entries = [*registry["buckets"].values(), *registry["objects"].values(), *registry["files"].values()]
+    entries = [
+        *registry["buckets"].values(),
+        *registry["objects"].values(),
+        *registry["files"].values(),
+        *registry["webhooks"].values(),
+    ]
     named = {name for entry in entries for name in (*entry["writers"], *entry.get("readers", ()))}
     assert named <= {*PROGRAMS.values(), "engine_local", "local_stack", "vllm_plugin"}

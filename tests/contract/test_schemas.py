@@ -30,7 +30,13 @@ def test_every_message_type_has_a_schema_and_every_schema_a_message_type() -> No
 
 @pytest.mark.parametrize(
     ("folder", "places"),
-    [("state", "bucket "), ("manifests", "object "), ("rows", "object snapshots/<sha256>.parquet"), ("files", "file ")],
+    [
+        ("state", "bucket "),
+        ("manifests", "object "),
+        ("rows", "object snapshots/<sha256>.parquet"),
+        ("files", "file "),
+        ("webhooks", "webhook "),
+    ],
 )
 def test_every_schema_of_a_stored_value_is_in_the_folder_of_its_kind(folder: str, places: str) -> None:
     named = {

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ratchet.core.contract.http.console import (
+    AlertsOut,
     AttentionOut,
     ConsumerOut,
     DriftOut,
@@ -14,6 +15,8 @@ from ratchet.core.contract.http.console import (
     LoopOut,
     LoopRoleOut,
     MinuteOut,
+    ReceiverOut,
+    SentOut,
     ServiceOut,
     StreamOut,
     WatchedOut,
@@ -30,6 +33,7 @@ def scene() -> dict[str, Any]:
     return {
         "GET /v1/loop": loop(now),
         "GET /v1/drift": drift(now),
+        "GET /v1/alerts": alerts(now),
         **rollout_answers(now),
         **policy_answers(now),
         **trajectories_scene(now),
@@ -55,6 +59,30 @@ def drift(now: datetime) -> DriftOut:
                 since=now - timedelta(hours=2),
             ),
         ]
+    )
+
+
+def alerts(now: datetime) -> AlertsOut:
+    """Two receivers; one does not take what is sent to it."""
+    sent = SentOut(
+        at=now - timedelta(minutes=4), title="critical: engine_local is away", alerts=1, attempts=1, error=None
+    )
+    return AlertsOut(
+        alerts=[],
+        receivers=[
+            ReceiverOut(
+                name="oncall", kind="pagerduty", severity="critical", roles=[], state="ready", reason=None, sent=[sent]
+            ),
+            ReceiverOut(
+                name="support-team",
+                kind="webhook",
+                severity="warning",
+                roles=["support"],
+                state="failing",
+                reason="answered 500",
+                sent=[],
+            ),
+        ],
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from ratchet.bus.testing import FakeBroker, FakeBus
+from ratchet.core.service.alerts import Alerts, held_alerts
 from ratchet.core.service.contracts import load_contracts
 
 
@@ -17,3 +18,8 @@ def fake_broker(now: Callable[[], datetime] | None = None) -> FakeBroker:
 def fake_bus(now: Callable[[], datetime] | None = None) -> FakeBus:
     """The only bus of a broker in memory."""
     return FakeBus(fake_broker(now))
+
+
+def alerts_on(bus: FakeBus, source: str = "trajectory_collector") -> Alerts:
+    """The alerts of a service on a fake of the bus."""
+    return Alerts(source, bus.publish, bus.now, lambda: held_alerts(bus))

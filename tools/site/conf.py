@@ -57,7 +57,14 @@ PARTS = {
         "docs/canary-simulation",
         "docs/reward-drift",
     ),
-    "Operation": ("docs/guides/operator", "docs/guides/console", "docs/operations", "docs/guarantees", "docs/SECURITY"),
+    "Operation": (
+        "docs/guides/operator",
+        "docs/guides/console",
+        "docs/guides/alerts",
+        "docs/operations",
+        "docs/guarantees",
+        "docs/SECURITY",
+    ),
     "To look up": ("docs/cli", "docs/settings", "docs/api/client", "docs/api/http", "docs/api/training"),
     "Changing Ratchet": (
         "docs/CONTRIBUTING",

@@ -96,6 +96,7 @@ GROUPS: Mapping[str, Entry] = {
     "storage": Entry("storage", "The object store: remove what nothing needs any more."),
     "config": Entry("config", "The settings of all services: what is in effect, and what is wrong."),
     "keys": Entry("keys", "API keys: create, list, revoke."),
+    "alerts": Entry("alerts", "Alerts: those that hold, what was sent to whom, and a test of the way there."),
     "deadletters": Entry("deadletters", "Messages that could not be handled."),
     "contract": Entry("contract", "The messages, and the effect of a changed schema."),
 }
@@ -108,6 +109,7 @@ HEADINGS: Mapping[str, tuple[str, ...]] = {
         "status",
         "doctor",
         "logs",
+        "alerts",
         "jobs",
         "trajectories",
         "usage",

@@ -16,7 +16,7 @@ from ratchet.core.errors import ConfigError, NotFound
 from ratchet.core.service.setting_names import nearest
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.service.settings_file import SettingsFile, find_file, without_passwords
-from ratchet.local.local_stack.catalog import SERVICES, TRACKER
+from ratchet.local.local_stack.catalog import ALL_SERVICES
 from ratchet.local.local_stack.configuration import CLIENT, Effective, effective, faults_of, kinds, tables, warnings_of
 from ratchet.local.local_stack.state import StackRecord
 
@@ -83,7 +83,7 @@ def _given_by_stack(name: str, record: StackRecord | None, directory: Path) -> d
     if member is None:
         return {}
     ports = {"RATCHET_HEALTH_PORT": str(member.health_port)} if member.health_port is not None else {}
-    spec = next((spec for spec in (*SERVICES, TRACKER) if spec.name == name), None)
+    spec = next((spec for spec in ALL_SERVICES if spec.name == name), None)
     if spec is not None and spec.port is not None:
         ports[spec.port_variable] = str(member.port)
     return {**ports, "RATCHET_DATA_DIR": str(directory.resolve() / "data" / name)}

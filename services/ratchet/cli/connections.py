@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ratchet.bus.connection import Bus
     from ratchet.bus.ordered_reader import OrderedReader
+    from ratchet.core.contract.http.console import AlertsOut
     from ratchet.core.service.settings import SharedSettings
     from ratchet.core.stores.objects import Objects
     from ratchet.core.stores.warehouse import Warehouse
@@ -59,6 +60,21 @@ async def connected(settings: SharedSettings) -> AsyncGenerator[Bus]:
         raise BusUnavailable(str(error)) from error
     finally:
         await bus.close()
+
+
+async def alerts_shown(settings: SharedSettings) -> AlertsOut:
+    """The alerts that hold, and what was sent to whom. Raises `BusUnavailable`."""
+    from ratchet.bus.kv import Bucket
+    from ratchet.core.contract.notifications import NOTIFICATIONS, Receiver
+    from ratchet.core.rules.alert_book import RECENTLY
+    from ratchet.core.rules.notifications import alerts_out
+    from ratchet.core.service.alerts import held_alerts
+
+    async with connected(settings) as bus:
+        now = bus.now()
+        held = await held_alerts(bus, now - RECENTLY)
+        receivers = await Bucket(bus, NOTIFICATIONS, Receiver).items()
+        return alerts_out(held, [entry.value for entry in receivers.values()], now)
 
 
 def reader(bus: Bus, stream: str, subjects: Sequence[str] = (), *, start: int | datetime) -> OrderedReader:

@@ -12,7 +12,7 @@ import typer
 from ratchet.cli.options import HERE, AsJson, Directory
 from ratchet.cli.output import console, follow_up, print_answer
 from ratchet.core.errors import NotFound
-from ratchet.local.local_stack.catalog import SERVICES, TRACKER
+from ratchet.local.local_stack.catalog import ALL_SERVICES
 
 app = typer.Typer()
 
@@ -83,7 +83,7 @@ def logs(
 
 def log_of(directory: Path, service: str) -> Path:
     """The log of a server or service, by its full or its short name. Raises `NotFound`."""
-    full = next((spec.name for spec in (*SERVICES, TRACKER) if spec.short == service), service)
+    full = next((spec.name for spec in ALL_SERVICES if spec.short == service), service)
     log, known = directory / "logs" / f"{full}.log", logs_in(directory)
     if full in known:
         return log

@@ -105,6 +105,7 @@ def assembled(
         services=others.states,
         disk=lambda: disk_of(shared.data_dir),
         alerts=alerts.current,
+        notified=alerts.with_receivers,
         routes=routes.current,
     )
     loop = Loop(sources, bus.now, time.monotonic)

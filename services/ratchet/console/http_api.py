@@ -92,6 +92,10 @@ def _add_live(api: ControlApi, subjects: Subjects) -> None:
         """What is watched in the rewards of all roles, and which levels have changed."""
         return await subjects.drift()
 
+    async def read_alerts() -> out.AlertsOut:
+        """The alerts that hold, and what was sent to which receiver."""
+        return await subjects.loop.alerts()
+
     async def events(caller: Caller) -> AsyncGenerator[bytes, None]:
         """Server-sent events: `loop` every two seconds, `hint` when something changed. The stream ends after five
         minutes: ask again."""
@@ -100,6 +104,7 @@ def _add_live(api: ControlApi, subjects: Subjects) -> None:
     api.route("GET", "/v1/session", session, scope=None)
     api.route("GET", "/v1/loop", read_loop, scope=KeyScope.VIEW)
     api.route("GET", "/v1/drift", read_drift, scope=KeyScope.VIEW)
+    api.route("GET", "/v1/alerts", read_alerts, scope=KeyScope.VIEW)
     api.stream("/v1/events", events, scope=KeyScope.VIEW, events={"loop": out.LoopOut, "hint": out.HintOut})
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
 from ratchet.core.contract.http.console import ServiceOut
 from ratchet.core.contract.http.rollouts import RolloutOut, RolloutsOut
 from ratchet.core.contract.http.status import StatusOut, TrainingStatusOut
-from ratchet.core.errors import Unavailable
-from ratchet.core.service.discovery import WHEN_NEEDED, member_state
-from ratchet.core.service.http_client import TIMEOUT, AsyncApiClient, Peer, bearer
-from ratchet.core.service.readiness import readiness_of
+from ratchet.core.service.discovery import WHEN_NEEDED
+from ratchet.core.service.health_ports import HealthPorts, Pace, ServiceState
+from ratchet.core.service.http_client import AsyncApiClient, Peer, bearer
+from ratchet.core.service.readiness import in_one_line
 
 ANSWER_S = 1.8
 """A page waits two seconds for everything; a service gives each of its checks as long."""
@@ -28,46 +28,6 @@ SERVICES = (
     "canary_deployer",
 )
 """Those of every installation; engines and others are named by the settings."""
-FIRST_S, LONGEST_S = 2.0, 30.0
-"""Pauses double from the first to the longest."""
-
-T = TypeVar("T")
-
-
-class Pace:
-    """How often a service that is too slow is asked: after each time that it took too long, a longer pause.
-
-    Pages ask every two seconds. A service under more load than it can take is not helped by questions whose answers
-    come after their readers have gone. An answer of any kind ends the pauses; so does a connection that fails.
-    """
-
-    def __init__(self, monotonic: Callable[[], float]) -> None:
-        self._monotonic = monotonic
-        self._slow: Unavailable | None = None
-        """Why it is left alone."""
-        self._until = 0.0
-        self._next_s = FIRST_S
-
-    async def of(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """The answer. Raises what `ask` raises, and during a pause the last error without asking."""
-        left_s = self._until - self._monotonic()
-        if self._slow is not None and left_s > 0:
-            raise Unavailable(f"{self._slow}; it is asked again in {left_s:.0f} s", code=TIMEOUT)
-        try:
-            answer = await ask()
-        except Unavailable as error:
-            if error.code == TIMEOUT:
-                self._slow = error
-                self._until = self._monotonic() + self._next_s
-                self._next_s = min(2 * self._next_s, LONGEST_S)
-            else:
-                self._end()
-            raise
-        self._end()
-        return answer
-
-    def _end(self) -> None:
-        self._slow, self._next_s = None, FIRST_S
 
 
 class HttpServices:
@@ -85,15 +45,14 @@ class HttpServices:
     ) -> None:
         """`health_urls`: by service, its health port; `service_key`: the key to read with."""
         key = bearer(service_key)
-        self._health = {name: AsyncApiClient(Peer(name, url, timeout_s=answer_s)) for name, url in health_urls.items()}
+        self._health = HealthPorts(health_urls, answer_s=answer_s, monotonic=monotonic)
         self._coordinator = AsyncApiClient(Peer("the coordinator", coordinator_url, key, answer_s))
         self._deployer = AsyncApiClient(Peer("the deployer", deployer_url, key, answer_s))
-        self._health_paces = {name: Pace(monotonic) for name in health_urls}
         self._training_pace, self._rollouts_pace = Pace(monotonic), Pace(monotonic)
         self._open = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        for client in (*self._health.values(), self._coordinator, self._deployer):
+        for client in (self._health, self._coordinator, self._deployer):
             await self._open.enter_async_context(client)
         return self
 
@@ -104,22 +63,8 @@ class HttpServices:
 
     async def states(self) -> list[ServiceOut]:
         """Every service, as it answers now."""
-        named = [*dict.fromkeys([*SERVICES, *self._health])]
-        return [*await asyncio.gather(*(self._state(name) for name in named))]
-
-    async def _state(self, name: str) -> ServiceOut:
-        client = self._health.get(name)
-        if client is None:
-            reason = "RATCHET_CONSOLE_HEALTH_URLS does not have its address"
-            return ServiceOut(name=name, state="unknown", reason=reason, notes={})
-        try:
-            reply = await self._health_paces[name].of(lambda: client.exchange("GET", "/readyz"))
-        except Unavailable as error:
-            if await asyncio.to_thread(member_state, name) == WHEN_NEEDED:
-                return ServiceOut(name=name, state=WHEN_NEEDED, reason=None, notes={})
-            return ServiceOut(name=name, state="away", reason=str(error), notes={})
-        reason, notes = readiness_of(reply.status, reply.content)
-        return ServiceOut(name=name, state="ready" if reason is None else "not ready", reason=reason, notes=notes)
+        known = {state.name: _shown(state) for state in await self._health.states()}
+        return [known.get(name, _unknown(name)) for name in dict.fromkeys([*SERVICES, *known])]
 
     async def training(self) -> tuple[StatusOut, TrainingStatusOut]:
         """What the coordinator says of jobs and roles. Raises the error of its answer, or `Unavailable`."""
@@ -136,3 +81,17 @@ class HttpServices:
         """Every role's newest rollout. Raises as `training` does."""
         answer = await self._rollouts_pace.of(lambda: self._deployer.ask("GET", "/v1/rollouts", RolloutsOut))
         return answer.rollouts
+
+
+def _shown(state: ServiceState) -> ServiceOut:
+    if not state.is_needed:
+        return ServiceOut(name=state.name, state=WHEN_NEEDED, reason=None, notes={})
+    if state.away is not None:
+        return ServiceOut(name=state.name, state="away", reason=state.away, notes={})
+    ready = "not ready" if state.reasons else "ready"
+    return ServiceOut(name=state.name, state=ready, reason=in_one_line(state.reasons), notes=dict(state.notes))
+
+
+def _unknown(name: str) -> ServiceOut:
+    reason = "RATCHET_CONSOLE_HEALTH_URLS does not have its address"
+    return ServiceOut(name=name, state="unknown", reason=reason, notes={})

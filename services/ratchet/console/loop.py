@@ -21,7 +21,7 @@ from ratchet.console.clickhouse_loop import History
 from ratchet.console.domain.attention import Picture, attention
 from ratchet.console.domain.loop import Lags, loop_roles
 from ratchet.core.contract import Alert
-from ratchet.core.contract.http.console import LoopOut, ServiceOut, StreamOut
+from ratchet.core.contract.http.console import AlertsOut, LoopOut, ServiceOut, StreamOut
 from ratchet.core.contract.http.rollouts import RolloutOut
 from ratchet.core.contract.http.status import StatusOut, TrainingStatusOut
 from ratchet.core.contract.state import Route
@@ -53,6 +53,8 @@ class Sources:
     """What is wrong with the room on the disk."""
     alerts: Callable[[], Awaitable[Sequence[Alert]]]
     """Those that hold."""
+    notified: Callable[[], Awaitable[AlertsOut]]
+    """The same, and what was sent to whom."""
     routes: Callable[[], Mapping[str, Route]]
 
 
@@ -96,6 +98,8 @@ class Loop:
         self._disk = _Part[str | None]("disk", sources.disk, None, monotonic)
         self._alerts = _Part[Sequence[Alert]]("alerts", sources.alerts, (), monotonic)
         self._routes = sources.routes
+        self.alerts = sources.notified
+        """The alerts that hold, and what was sent to whom."""
         self._now = now
         self._monotonic = monotonic
         self._lags = Lags()

@@ -15,18 +15,18 @@ from ratchet.bus.kv import Bucket, Entry
 from ratchet.bus.message import decode
 from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.bus.tasks import UntilStopped
-from ratchet.console.domain.attention import RECENTLY
 from ratchet.console.domain.hints import hint_of, trajectory_hint
 from ratchet.core.contract import DEFAULT_ROLE, Alert, Trajectory
-from ratchet.core.contract.http.console import DriftOut, HintOut, WatchedOut
+from ratchet.core.contract.http.console import AlertsOut, DriftOut, HintOut, WatchedOut
+from ratchet.core.contract.notifications import NOTIFICATIONS, Receiver
 from ratchet.core.contract.state import BASELINES, POLICIES, RewardDrift, Route, WatchedMetric
 from ratchet.core.errors import BusUnavailable, ContractError
+from ratchet.core.rules.alert_book import RECENTLY
+from ratchet.core.rules.notifications import alerts_out
+from ratchet.core.service.alerts import AlertsFollower
 
 log = structlog.get_logger()
 
-STREAM = "RL_ALERTS"
-MOST = 500
-"""Most alerts that are kept: a service that raises a new key each second is one fault, not a thousand."""
 WAIT_S = 5.0
 AGAIN_S = 1.0
 """Pause before the stream is read again that could not be read."""
@@ -64,79 +64,37 @@ class Routes:
                     log.warning("route unreadable", role=role, reason=str(error))
 
 
-class Firing:
-    """The alerts that hold: each key's newest one, until it is cleared or a day has passed."""
-
-    def __init__(self) -> None:
-        self._alerts: dict[str, Alert] = {}
-
-    def add(self, alert: Alert) -> None:
-        """One more; one that ends an alert takes it away."""
-        self._alerts.pop(alert.key, None)
-        if alert.cleared:
-            return
-        self._alerts[alert.key] = alert
-        if len(self._alerts) > MOST:
-            del self._alerts[next(iter(self._alerts))]
-
-    def at(self, now: datetime) -> list[Alert]:
-        """Those that hold, in the order in which they were raised."""
-        return [alert for alert in self._alerts.values() if now - alert.at <= RECENTLY]
-
-
 class Alerts:
-    """Alerts of all services, followed in their stream."""
+    """The alerts that hold, as they were read to the end of their stream."""
 
     def __init__(self, bus: Bus) -> None:
+        async def connected() -> Bus:
+            return bus
+
         self._bus = bus
-        self._firing = Firing()
-        self._unread: str | None = f"{STREAM} is not read to its end yet"
-        """Why it is not known which alerts hold."""
-        self._working = UntilStopped()
+        self._followed = AlertsFollower(connected, RECENTLY)
 
     async def current(self) -> Sequence[Alert]:
         """Those that hold, oldest first. Raises `BusUnavailable` while their stream cannot be read."""
         if not self._bus.is_connected:
             raise BusUnavailable("the broker does not answer")
-        if self._unread is not None:
-            raise BusUnavailable(self._unread)
-        return self._firing.at(self._bus.now())
+        if self._followed.unread is not None:
+            raise BusUnavailable(self._followed.unread)
+        return self._followed.book.holding(self._bus.now())
+
+    async def with_receivers(self) -> AlertsOut:
+        """Those that hold, and what was sent to whom. Raises `BusUnavailable`."""
+        alerts, now = await self.current(), self._bus.now()
+        receivers = await Bucket(self._bus, NOTIFICATIONS, Receiver).items()
+        return alerts_out(alerts, [entry.value for entry in receivers.values()], now)
 
     async def run(self) -> None:
         """Follow the stream until stopped."""
-        await self._working.run(self._follow())
+        await self._followed.run()
 
     async def stop(self) -> None:
         """Return from `run`."""
-        self._working.stop()
-
-    async def _follow(self) -> None:
-        while True:
-            try:
-                await self._read(self._bus.now() - RECENTLY)
-            except BusUnavailable as error:
-                self._unread = str(error)
-                log.debug("alerts wait for the broker", reason=str(error))
-            await asyncio.sleep(AGAIN_S)
-
-    async def _read(self, since: datetime) -> None:
-        """Read until the broker is away: then all of the day again, and what held before is not known to hold."""
-        reader, firing = OrderedReader(self._bus, STREAM, start=since), Firing()
-        try:
-            await reader.open()
-            there = (await reader.state()).total
-            while True:
-                if reader.count >= there:
-                    self._firing, self._unread = firing, None
-                for message in await reader.next(WAIT_S):
-                    try:
-                        alert = self._bus.read(message)[0].message
-                    except ContractError:  # its consumers make it a dead letter
-                        continue
-                    if isinstance(alert, Alert):
-                        firing.add(alert)
-        finally:
-            await reader.close()
+        await self._followed.stop()
 
 
 async def drift_of(bus: Bus) -> DriftOut:

@@ -24,10 +24,10 @@ from ratchet.bus.consumer import Consumer, subscribe
 from ratchet.bus.contracts import Contracts
 from ratchet.bus.registry import Bounds, ConsumerSpec
 from ratchet.core.contract import MESSAGES, Trajectory, TrajectoryEnd, Turn
+from ratchet.core.service.alerts import Alerts, held_alerts
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.runtime import App, Component, Periodic
 from ratchet.core.stores.warehouse import Warehouse
-from ratchet.trajectory_collector.alerts import Alerts
 from ratchet.trajectory_collector.audit import Auditor
 from ratchet.trajectory_collector.clickhouse_facts import Facts, Most
 from ratchet.trajectory_collector.clickhouse_ledger import Ledger
@@ -72,7 +72,8 @@ def assembled(
     specs = {stream: spec.within(bounds) for stream, spec in collected(bus.contracts).items()}
     durables = {stream: spec.name for stream, spec in specs.items()}
     tables = {stream: [TABLES[topic].name for topic in spec.topics] for stream, spec in specs.items()}
-    streams, ledger, alerts = Streams(bus), Ledger(warehouse, tables), Alerts(bus)
+    streams, ledger = Streams(bus), Ledger(warehouse, tables)
+    alerts = Alerts(NAME, bus.publish, now, lambda: held_alerts(bus))
     facts = Facts(warehouse, Most(tuning.assembly_turns, tuning.assembly_bytes))
     generations = Generations(streams, ledger, alerts, now)
     inference = Inference(

@@ -14,8 +14,8 @@ from datetime import datetime, timedelta
 import structlog
 
 from ratchet.core.errors import RatchetError
+from ratchet.core.service.alerts import Alerts
 from ratchet.trajectory_collector import metrics
-from ratchet.trajectory_collector.alerts import Alerts
 from ratchet.trajectory_collector.clickhouse_ledger import FOREVER, Generation, Ledger
 from ratchet.trajectory_collector.generations import Generations
 from ratchet.trajectory_collector.ledger import DEAD, LOST, Account, Balance, Entry, Gap, size, span_of, window_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ratchet.core.service.alerts import Alerts
 from ratchet.trajectory_collector import metrics
-from ratchet.trajectory_collector.alerts import Alerts
 from ratchet.trajectory_collector.nats_streams import Progress, Streams
 
 STREAM = "RL_DEADLETTERS"

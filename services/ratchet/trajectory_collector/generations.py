@@ -22,8 +22,8 @@ from typing import Any
 import structlog
 
 from ratchet.bus.received import Received
+from ratchet.core.service.alerts import Alerts
 from ratchet.trajectory_collector import metrics
-from ratchet.trajectory_collector.alerts import Alerts
 from ratchet.trajectory_collector.clickhouse_ledger import Generation, Ledger
 from ratchet.trajectory_collector.ledger import Account, Entry
 from ratchet.trajectory_collector.nats_streams import Progress, Streams

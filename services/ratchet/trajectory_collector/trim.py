@@ -18,8 +18,8 @@ from datetime import datetime, timedelta
 import structlog
 
 from ratchet.core.errors import RatchetError
+from ratchet.core.service.alerts import Alerts
 from ratchet.trajectory_collector import metrics
-from ratchet.trajectory_collector.alerts import Alerts
 from ratchet.trajectory_collector.nats_readers import NatsReaders
 from ratchet.trajectory_collector.nats_streams import Progress, Streams
 

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from ratchet.bus.message import decode
 from ratchet.console.domain.attention import ALERTS, DEAD_LETTERS, LAG, Growth, Picture, attention
-from ratchet.console.nats_state import MOST, Firing
 from ratchet.core.contract import Alert
 from ratchet.core.contract.http.console import AttentionOut, LedgerOut, ServiceOut, StreamOut
 from ratchet.core.contract.http.rollouts import RolloutOut
@@ -239,21 +238,3 @@ def test_an_alert_of_a_job_or_a_candidate_has_no_second_line(key: str) -> None:
 def test_more_alerts_than_a_person_reads_are_counted() -> None:
     items = attention(picture(alerts=[alert(f"a{number}") for number in range(ALERTS + 7)]))
     assert (len(items), items[-1].title, items[-1].subject) == (ALERTS + 1, "7 more alerts", None)
-
-
-def test_an_alert_holds_until_it_is_cleared_or_a_day_has_passed() -> None:
-    firing = Firing()
-    for one in (alert("a"), alert("b"), alert("a", at=NOW + timedelta(hours=1))):
-        firing.add(one)
-    assert [one.key for one in firing.at(NOW + timedelta(hours=2))] == ["b", "a"]
-    assert [one.key for one in firing.at(NOW + timedelta(hours=24, minutes=1))] == ["a"]
-    firing.add(replace(alert("a"), cleared=True))
-    assert [one.key for one in firing.at(NOW)] == ["b"]
-
-
-def test_a_service_that_raises_a_new_alert_each_moment_fills_no_memory() -> None:
-    firing = Firing()
-    for number in range(MOST + 3):
-        firing.add(alert(f"a{number}"))
-    kept = firing.at(NOW)
-    assert (len(kept), kept[0].key) == (MOST, "a3")

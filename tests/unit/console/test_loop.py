@@ -16,7 +16,7 @@ from ratchet.console.domain.attention import Growth
 from ratchet.console.domain.loop import COMPARED_S, Lags, loop_roles
 from ratchet.console.loop import FRESH_S, KEPT_S, PART_S, Loop, Sources
 from ratchet.core.contract import Alert
-from ratchet.core.contract.http.console import ConsumerOut, LoopOut, LoopRoleOut, ServiceOut, StreamOut
+from ratchet.core.contract.http.console import AlertsOut, ConsumerOut, LoopOut, LoopRoleOut, ServiceOut, StreamOut
 from ratchet.core.contract.http.rollouts import RolloutOut
 from ratchet.core.contract.http.status import JobBrief, RoleOut, StatusOut, TrainingStatusOut
 from ratchet.core.contract.state import CanaryRoute, Route, ServedPolicy, WeightStep
@@ -123,8 +123,12 @@ class World:
             services=self.services,
             disk=self.disk,
             alerts=self.alerts,
+            notified=self.notified,
             routes=lambda: {"support": ROUTE},
         )
+
+    async def notified(self) -> AlertsOut:
+        return AlertsOut(alerts=[], receivers=[])
 
     def loop(self, **changed: Any) -> Loop:
         return Loop(replace(self.sources, **changed), self.clock, self.clock.monotonic)

@@ -7,8 +7,9 @@ from contextlib import suppress
 
 import pytest
 
-from ratchet.console.http_services import FIRST_S, LONGEST_S, HttpServices, Pace
+from ratchet.console.http_services import HttpServices
 from ratchet.core.errors import Unavailable
+from ratchet.core.service.health_ports import FIRST_S, LONGEST_S, Pace
 from ratchet.core.service.http_client import TIMEOUT
 
 SLOW = Unavailable("the deployer does not answer", code=TIMEOUT)

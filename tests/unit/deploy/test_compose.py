@@ -22,12 +22,13 @@ from ratchet.core.rules.algorithms import PROMPTS
 from ratchet.core.rules.model_hub import HUB_VARIABLE
 from ratchet.core.service.runtime import SHUTDOWN_S
 from ratchet.core.service.settings import SharedSettings
-from ratchet.local.local_stack.catalog import MLFLOW, MLFLOW_PORT, PROMPT_WORKER, SERVICES, TRACKER
+from ratchet.local.local_stack.catalog import MLFLOW, MLFLOW_PORT, NOTIFIER, PROMPT_WORKER, SERVICES, TRACKER
 from ratchet.local.local_stack.plan import HEALTH_URLS
+from ratchet.local.local_stack.providers import PROVIDERS
 from tests.support.compose import REPOSITORY, VARIABLE, compose, services
 from tools.environment.make_env import assignments
 
-OURS = {spec.name: spec for spec in SERVICES}
+OURS = {spec.name: spec for spec in (*SERVICES, NOTIFIER)}
 ONE_SHOT = {"volumes", "init"}
 EXAMPLE = assignments((REPOSITORY / ".env.example").read_text())
 TEXT = (REPOSITORY / "docker-compose.yml").read_text()
@@ -87,6 +88,8 @@ def _variables(settings: type[BaseSettings]) -> set[str]:
 def test_environment_names_are_settings_of_the_service(name: str) -> None:
     settings = importlib.import_module(f"{SETTINGS[name].module}.settings").Settings
     known = _variables(settings) | _variables(SharedSettings) | {HUB_VARIABLE}
+    if name == "gateway":
+        known |= {provider.key_variable for provider in PROVIDERS.values()}
 
     assert set(services()[name].get("environment", {})) <= known
 
@@ -231,11 +234,23 @@ def test_clickhouse_s_logs_about_itself_have_an_end() -> None:
     }
 
 
-def test_the_console_asks_every_service_that_runs_in_all_profiles_at_its_health_port() -> None:
-    urls = json.loads(services()["console"]["environment"][HEALTH_URLS])
+@pytest.mark.parametrize("name", [*HEALTH_URLS])
+def test_every_service_that_runs_in_all_profiles_is_asked_at_its_health_port(name: str) -> None:
+    urls = json.loads(services()[name]["environment"][HEALTH_URLS[name]])
 
-    assert urls == {name: f"http://{name}:9100" for name in set(OURS) - {"engine_local", "console"}}
-    assert set(urls) == {*ALWAYS, PROMPT_WORKER}
+    assert urls == {other: f"http://{other}:9100" for other in set(OURS) - {"engine_local", name}}
+    assert set(ALWAYS) <= set(urls)
+
+
+def test_the_example_has_no_upstream_and_no_receiver_and_compose_hands_on_those_that_are_set() -> None:
+    assert (EXAMPLE["UPSTREAMS"], EXAMPLE["RECEIVERS"]) == ("[]", "[]")
+    gateway, notifier = services()["gateway"]["environment"], services()["notifier"]["environment"]
+    assert gateway["RATCHET_GATEWAY_UPSTREAMS"] == "${UPSTREAMS:-[]}"
+    assert {name: gateway[name] for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")} == {
+        name: f"${{{name}:-none}}" for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
+    }
+    assert notifier["RATCHET_NOTIFIER_RECEIVERS"] == "${RECEIVERS:-[]}"
+    assert "front" in services()["notifier"]["networks"]
 
 
 @pytest.mark.parametrize("name", sorted(SETTINGS))
@@ -243,7 +258,8 @@ def test_addresses_name_services_of_the_file_and_their_ports(name: str) -> None:
     ports = {"nats": 4222, "clickhouse": 8123, "minio": 9000, MLFLOW: MLFLOW_PORT} | {
         spec.name: spec.port for spec in SERVICES if spec.port
     }
-    environment = {key: value for key, value in services()[name].get("environment", {}).items() if key != HEALTH_URLS}
+    given = services()[name].get("environment", {})
+    environment = {key: value for key, value in given.items() if key not in HEALTH_URLS.values()}
     for value in environment.values():
         for host, port in re.findall(r"(?:http|nats)://(?:[^@/]*@)?(\w+):(\d+)", value):
             assert ports[host] == int(port)

@@ -21,8 +21,8 @@ PACKAGES = {
     for path in (FOLDER / room).glob("*/__init__.py")
     if path.parent.name not in ROOMS
 }
-APART = {"ratchet.extras.trackers"}
-"""Services that the local stack does not start."""
+APART = {"ratchet.extras.trackers", "ratchet.notifier"}
+"""Services that only some local stacks start."""
 MODULES = {f"ratchet.core.{path.stem}" for path in (FOLDER / "core").glob("*.py") if path.stem != "__init__"}
 
 

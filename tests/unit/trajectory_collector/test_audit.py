@@ -9,14 +9,13 @@ import pytest
 
 from ratchet.bus.testing import FakeBus, FakeClock
 from ratchet.core.errors import BusUnavailable, RatchetError, WarehouseUnavailable
-from ratchet.trajectory_collector.alerts import Alerts
 from ratchet.trajectory_collector.audit import Auditor
 from ratchet.trajectory_collector.clickhouse_ledger import Audited, Generation, Ledger
 from ratchet.trajectory_collector.generations import Generations
 from ratchet.trajectory_collector.ledger import LOST, Account, Balance, Entry, Gap, ranges
 from ratchet.trajectory_collector.nats_streams import Progress, Streams
 from ratchet.trajectory_collector.restore import Restored, Restorer, lies_in, runs
-from tests.support.fake_bus import fake_bus
+from tests.support.fake_bus import alerts_on, fake_bus
 
 BEFORE, BROKEN, AFTER = "RL_TRAJECTORIES", "RL_TURNS", "RL_REWARDS"
 ALL = set(range(1, 41))
@@ -110,7 +109,7 @@ def auditor(broker: Broker, books: Books, restorer: Restorer, bus: FakeBus | Non
         books,
         OneLife(),
         restorer,
-        Alerts(bus or fake_bus()),  # pyright: ignore[reportArgumentType]
+        alerts_on(bus or fake_bus()),  # pyright: ignore[reportArgumentType]
         consumers={stream: f"collector-{stream}" for stream in (BEFORE, BROKEN, AFTER)},
         now=FakeClock(),
         width=10,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from ratchet.bus.testing import FakeBus
 from ratchet.core.contract import Alert
-from ratchet.trajectory_collector.alerts import Alerts
 from ratchet.trajectory_collector.dead_letters import STREAM, DeadLetterWatch
 from ratchet.trajectory_collector.metrics import DROPPED, FILL
 from ratchet.trajectory_collector.nats_streams import Progress, Streams
-from tests.support.fake_bus import fake_bus
+from tests.support.fake_bus import alerts_on, fake_bus
 
 BOUND, LETTER = 16 * 1024 * 1024, 1024
 MOST = BOUND // LETTER
@@ -33,7 +32,7 @@ class Scene:
     def __init__(self) -> None:
         self.bus: FakeBus = fake_bus()
         self.stream = Flooded()
-        self.watch = DeadLetterWatch(self.stream, Alerts(self.bus))
+        self.watch = DeadLetterWatch(self.stream, alerts_on(self.bus))
 
     async def with_letters(self, made: int) -> list[tuple[str, bool]]:
         """The alerts by key, and whether they are over, once so many were made."""

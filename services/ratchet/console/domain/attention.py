@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from msgspec.structs import replace
 
@@ -12,6 +12,7 @@ from ratchet.core.contract import Alert
 from ratchet.core.contract.http.console import AttentionOut, LedgerOut, ServiceOut, StreamOut
 from ratchet.core.contract.http.rollouts import RolloutOut
 from ratchet.core.contract.http.status import JobBrief
+from ratchet.core.rules.alert_book import RECENTLY
 
 ACT, WARNING = "act", "warning"
 URGENCY: Mapping[str, Sequence[str]] = {
@@ -19,8 +20,6 @@ URGENCY: Mapping[str, Sequence[str]] = {
     WARNING: ("alert", "service", "late", "lag", "job", "candidate", "paused", "dead_letters", "ledger"),
 }
 """Kinds of each severity, the most urgent first."""
-RECENTLY = timedelta(days=1)
-"""For how long a failed job, a refused candidate and an alert that is not cleared are worth a line."""
 DEAD_LETTERS = "RL_DEADLETTERS"
 LAG = 1000
 """A consumer that is fewer messages behind catches up within seconds."""

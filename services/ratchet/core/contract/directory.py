@@ -19,7 +19,7 @@ class StoredKind:
     """A kind of value in a bucket, of document or row in the object store, or of file, as `topics.json` has it."""
 
     where: str
-    """Such as `bucket prices, key <country>`, `object exports/<sha256>.json` or `file report.json`."""
+    """Such as `bucket prices, key <country>`, `object exports/<sha256>.json`, `file report.json` or `webhook bill`."""
     schema: str
     description: str
     writers: tuple[str, ...]
@@ -39,6 +39,7 @@ def stored_kinds(directory: Path) -> list[StoredKind]:
         for form, schema in entry.get("rows", {}).items():
             entries.append((f"object {name}, rows of the format {form}", {**entry, "schema": schema}))
     entries += [(f"file {name}", entry) for name, entry in document.get("files", {}).items()]
+    entries += [(f"webhook {name}", entry) for name, entry in document.get("webhooks", {}).items()]
     return [
         StoredKind(
             where, entry["schema"], entry["description"], tuple(entry["writers"]), tuple(entry.get("readers", ()))

@@ -278,7 +278,7 @@ class AsyncApiClient(_Client):
 
 
 class Stream:
-    """An answer whose head is there. Its content is read once: `whole` or `parts`."""
+    """An answer whose head is there. Its content is read once, by `whole` or `parts`, or not at all: `close`."""
 
     def __init__(
         self,
@@ -291,6 +291,10 @@ class Stream:
         self._answer = answer
         self._content = content
         self._unanswered = unanswered
+
+    async def close(self) -> None:
+        """Read no content."""
+        await self._answer.aclose()
 
     async def whole(self) -> bytes:
         """All of the content. Raises `Unavailable` where it breaks off, and for more than the peer may send."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 
 import msgspec
 
@@ -42,17 +43,27 @@ def readiness(url: str, timeout_s: float = 4.0) -> tuple[str | None, dict[str, s
 
 def readiness_of(status: int, body: bytes) -> tuple[str | None, dict[str, str]]:
     """The same of an answer that has come."""
+    reasons, notes = state_of(status, body)
+    return in_one_line(reasons), notes
+
+
+def state_of(status: int, body: bytes) -> tuple[dict[str, str], dict[str, str]]:
+    """By check, why the server that gave this answer is not ready, and what it notes; another server's words stand
+    below an empty name."""
     try:
         state = msgspec.json.decode(body, type=_State)
     except (msgspec.DecodeError, UnicodeDecodeError):
         state = _State()
     if status == 200:
-        return None, state.notes
-    if state.reasons is None and state.error:
-        return state.error, state.notes
-    if state.reasons is None:
-        return f"{status} {body.decode(errors='replace').strip()}".strip(), state.notes
-    return "; ".join(f"{name}: {reason}" for name, reason in state.reasons.items()), state.notes
+        return {}, state.notes
+    if not state.reasons:
+        return {"": state.error or f"{status} {body.decode(errors='replace').strip()}".strip()}, state.notes
+    return state.reasons, state.notes
+
+
+def in_one_line(reasons: Mapping[str, str]) -> str | None:
+    """The reasons, each behind the name of its check; None where there are none."""
+    return "; ".join(f"{name}: {reason}" if name else reason for name, reason in reasons.items()) or None
 
 
 def is_silent(url: str, timeout_s: float) -> bool:

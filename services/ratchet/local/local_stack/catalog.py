@@ -103,6 +103,10 @@ SERVICES = (
 MLFLOW, MLFLOW_PORT = "mlflow", 5000
 TRACKER = ServiceSpec("experiment_tracker", "tracker", 9108, needs=(MLFLOW,), package="ratchet.extras.trackers")
 """With a server of MLflow, where one was asked for."""
+NOTIFIER = ServiceSpec("notifier", "notifier", 9111)
+"""Where receivers of alerts are set."""
+ALL_SERVICES = (*SERVICES, TRACKER, NOTIFIER)
+"""Also those that only some stacks have."""
 
 NAMES = (*SERVERS, *(spec.name for spec in SERVICES))
 
@@ -124,18 +128,18 @@ def health_port_name(name: str) -> str:
 def default_ports(gateways: int = 1) -> dict[str, int]:
     """Every port that can be chosen, by name."""
     ports = {**SERVER_PORTS, MLFLOW: MLFLOW_PORT}
-    for spec in (*SERVICES, TRACKER):
+    for spec in ALL_SERVICES:
         if spec.port is not None:
             ports[spec.short] = spec.port
         ports[f"{spec.short}_health"] = spec.health_port
-    further = enumerate(gateway_names(gateways)[1:], 9112)  # 9110 is the last of the services
+    further = enumerate(gateway_names(gateways)[1:], 9112)  # 9111 is the last of the services
     return ports | {health_port_name(name): port for port, name in further}
 
 
 def port_name(name: str) -> str:
     """The name of a port by which a person may call it: `rl_coordinator` is `coordinator`, in any case."""
     spelled = name.strip().lower()
-    for spec in (*SERVICES, TRACKER):
+    for spec in ALL_SERVICES:
         if spelled in (spec.name, f"{spec.name}_health"):
             return spec.short + spelled.removeprefix(spec.name)
     return spelled
@@ -143,7 +147,7 @@ def port_name(name: str) -> str:
 
 def owner_of(port_name: str) -> str:
     """The server or service that listens on the named port."""
-    for spec in (*SERVICES, TRACKER):
+    for spec in ALL_SERVICES:
         if port_name in (spec.short, f"{spec.short}_health"):
             return spec.name
     return GATEWAY if port_name.startswith(f"{GATEWAY}_") else port_name.removesuffix("_monitor")

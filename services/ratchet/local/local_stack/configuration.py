@@ -24,7 +24,7 @@ from ratchet.core.service.setting_names import (
 )
 from ratchet.core.service.settings import EnvironmentSettings, SharedSettings, checked, from_file, left_open, table_of
 from ratchet.core.service.settings_file import SettingsFile, without_passwords
-from ratchet.local.local_stack.catalog import SERVICES, TRACKER, ServiceSpec, default_ports
+from ratchet.local.local_stack.catalog import ALL_SERVICES, ServiceSpec, default_ports
 from ratchet.local.local_stack.settings import ports_of_options
 
 STACK = "stack"
@@ -69,12 +69,12 @@ def kind_of(name: str) -> type[EnvironmentSettings]:
 
 
 def _modules() -> dict[str, str]:
-    return {spec.name: f"{spec.module}.settings" for spec in (*SERVICES, TRACKER) if not spec.like} | FURTHER
+    return {spec.name: f"{spec.module}.settings" for spec in ALL_SERVICES if not spec.like} | FURTHER
 
 
 def tables() -> dict[str, str]:
     """The tables that a file may have, each by its name, and that of a service by its short name too."""
-    shorts = {spec.short: spec.name for spec in (*SERVICES, TRACKER) if not spec.like}
+    shorts = {spec.short: spec.name for spec in ALL_SERVICES if not spec.like}
     return {**shorts, **{name: name for name in kinds() if name != CLIENT}, STACK: STACK}
 
 
@@ -219,7 +219,7 @@ def _first(variables: Iterable[str], environment: Mapping[str, str]) -> str | No
 def _ports_of_services(file: SettingsFile) -> Iterator[tuple[str, int]]:
     """`port` and `health_port` in the table of a service, which choose its ports in the local stack, too."""
     known = default_ports()
-    for spec in (*SERVICES, TRACKER):
+    for spec in ALL_SERVICES:
         table = {} if spec.like else file.table(spec.name)
         for setting, name in (("port", spec.short), ("health_port", f"{spec.short}_health")):
             port = table.get(setting)

@@ -23,6 +23,7 @@ from ratchet.local.local_stack.catalog import (
     ENGINE,
     GATEWAY,
     MLFLOW,
+    NOTIFIER,
     SERVERS,
     SERVICES,
     TRACKER,
@@ -42,8 +43,10 @@ from ratchet.local.local_stack.settings import StackSettings
 from ratchet.local.local_stack.state import StackSecrets, read_ports
 from ratchet.local.local_stack.vllm import LOGPROBS_MODE, vllm_engine
 
-HEALTH_URLS = "RATCHET_CONSOLE_HEALTH_URLS"
-"""Tells the console where the other services' health ports are."""
+HEALTH_URLS = {CONSOLE: "RATCHET_CONSOLE_HEALTH_URLS", NOTIFIER.name: "RATCHET_NOTIFIER_HEALTH_URLS"}
+"""By service, the variable that has the other services' health ports."""
+RECEIVERS = "RATCHET_NOTIFIER_RECEIVERS"
+"""They hold secrets, so no file has them."""
 GATEWAY_SILENT_S = 10.0
 """With its looks a gateway that hangs is ended within 15 s: agents on its connections wait until then."""
 
@@ -79,8 +82,7 @@ def make_plan(settings: StackSettings, secrets: StackSecrets) -> StackPlan:
     Raises `ConfigError` for a taken port or an MLflow that is not there, `MissingExtra` for what is not installed.
     """
     servers, services = chosen(settings.only)
-    if settings.mlflow is not None:
-        services = [*services, TRACKER]
+    services = [*services, *further(settings)]
     owners = {*servers, *(spec.name for spec in services), *(() if settings.mlflow is None else (MLFLOW,))}
     names = [name for name in default_ports(settings.gateways) if owner_of(name) in owners]
     ports = choose_ports(settings, names, is_taken)
@@ -129,15 +131,15 @@ def _services(
     settings: StackSettings, specs: Sequence[ServiceSpec], ports: Mapping[str, int], env: Mapping[str, str]
 ) -> Iterator[Program]:
     data = settings.directory.resolve() / "data"
-    of_console = {
-        HEALTH_URLS: health_urls(specs, ports, settings.gateways, has_own_engine=settings.vllm is None),
-        DIRECTORY_VARIABLE: str(settings.directory.resolve()),
-    }
     for spec in specs:
         if spec.name == ENGINE and settings.vllm is not None:
             yield vllm_engine(settings.vllm, env, data / VLLM, ports[spec.short])
             continue
-        given = {**env, **of_console} if spec.name == CONSOLE else env
+        given = env
+        if spec.name in HEALTH_URLS:
+            others = [other for other in specs if other is not spec]
+            urls = health_urls(others, ports, settings.gateways, has_own_engine=settings.vllm is None)
+            given = {**env, HEALTH_URLS[spec.name]: urls, DIRECTORY_VARIABLE: str(settings.directory.resolve())}
         own = {**variables_of(spec, settings.file, {**os.environ, **given}), **given}
         if spec.name == GATEWAY and settings.gateways > 1:
             yield from shared_port_programs(spec, settings.gateways, ports, own, data)
@@ -161,6 +163,13 @@ def chosen(only: tuple[str, ...]) -> tuple[list[str], list[ServiceSpec]]:
     services = [spec for spec in SERVICES if not only or spec.name in only]
     servers = [name for name in SERVERS if services or name in only]
     return servers, services
+
+
+def further(settings: StackSettings) -> list[ServiceSpec]:
+    """The services that only some stacks have."""
+    given = {name.upper(): value for name, value in {**os.environ, **settings.env}.items()}
+    has_receivers = given.get(RECEIVERS, "").strip() not in ("", "[]") and not settings.only
+    return [*([TRACKER] if settings.mlflow is not None else []), *([NOTIFIER] if has_receivers else [])]
 
 
 def choose_ports(settings: StackSettings, names: list[str], taken: Callable[[int], bool]) -> dict[str, int]:
@@ -221,8 +230,8 @@ def stack_environment(ports: Mapping[str, int], shared: SharedSettings, secrets:
 def health_urls(
     services: Iterable[ServiceSpec], ports: Mapping[str, int], gateways: int = 1, *, has_own_engine: bool
 ) -> str:
-    """Where our services, but for the console itself, say whether they are ready: the value of `HEALTH_URLS`."""
-    others = [spec for spec in services if spec.name != CONSOLE and (has_own_engine or spec.name != ENGINE)]
+    """Where these services say whether they are ready: the value of a variable of `HEALTH_URLS`."""
+    others = [spec for spec in services if has_own_engine or spec.name != ENGINE]
     names = {spec.name: f"{spec.short}_health" for spec in others}
     if GATEWAY in names:
         names |= {name: health_port_name(name) for name in gateway_names(gateways)}

@@ -9,9 +9,8 @@ from typing import TypeVar
 
 from ratchet.core.errors import ConfigError, RatchetError
 from ratchet.core.service.files import existing, free_bytes, shortage
-from ratchet.local.local_stack.catalog import TRACKER
 from ratchet.local.local_stack.configuration import faults_of
-from ratchet.local.local_stack.plan import StackPlan, chosen, make_plan
+from ratchet.local.local_stack.plan import StackPlan, chosen, further, make_plan
 from ratchet.local.local_stack.settings import StackSettings
 from ratchet.local.local_stack.state import StackSecrets, read_secrets, read_version, require_in_place, require_readable
 
@@ -47,8 +46,7 @@ def planned(settings: StackSettings) -> StackPlan:
 
 def setting_faults(settings: StackSettings, plan: StackPlan | None) -> list[str]:
     """All that is wrong with the settings of the services to start, as they would read them themselves."""
-    names = [spec.configured_as for spec in chosen(settings.only)[1]]
-    names += [TRACKER.name] if settings.mlflow is not None else []
+    names = [spec.configured_as for spec in (*chosen(settings.only)[1], *further(settings))]
     added = settings.env if plan is None else plan.env
     return list(faults_of(settings.file, os.environ, dict.fromkeys(names, added)))
 

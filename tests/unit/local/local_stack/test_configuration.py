@@ -12,7 +12,7 @@ from ratchet.core.errors import ConfigError
 from ratchet.core.service.setting_names import OTHERS, unknown
 from ratchet.core.service.settings_file import SettingsFile
 from ratchet.gateway.settings import Settings as GatewaySettings
-from ratchet.local.local_stack.catalog import SERVICES, TRACKER
+from ratchet.local.local_stack.catalog import ALL_SERVICES, SERVICES
 from ratchet.local.local_stack.configuration import StackTable, effective, faults_of, kinds, stack_table, warnings_of
 from ratchet.local.local_stack.preflight import planned
 from ratchet.local.local_stack.settings import StackSettings
@@ -27,7 +27,7 @@ def faults(text: str = "", environment: dict[str, str] | None = None) -> list[st
 
 
 def test_every_service_has_settings_that_come_from_the_file_too() -> None:
-    own = [spec.name for spec in (*SERVICES, TRACKER) if spec.configured_as == spec.name]
+    own = [spec.name for spec in ALL_SERVICES if spec.configured_as == spec.name]
     assert [*kinds()] == [*own, "client", "vllm_plugin"]
 
 

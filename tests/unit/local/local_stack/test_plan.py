@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from ratchet.local.local_stack.catalog import (
     ENGINE,
     MLFLOW,
     NAMES,
+    NOTIFIER,
     PROMPT_WORKER,
     SERVERS,
     SERVICES,
@@ -49,7 +51,7 @@ def test_no_two_default_ports_are_the_same() -> None:
 
 
 def test_every_port_belongs_to_a_member() -> None:
-    assert {owner_of(name) for name in default_ports()} == {*NAMES, MLFLOW, TRACKER.name}
+    assert {owner_of(name) for name in default_ports()} == {*NAMES, MLFLOW, TRACKER.name, NOTIFIER.name}
 
 
 def test_services_need_only_services_that_stand_before_them() -> None:
@@ -76,6 +78,17 @@ def test_mlflow_and_the_tracker_run_where_a_program_is_named(tmp_path: Path) -> 
     assert [*programs] == [*SERVERS, MLFLOW, "trajectory_collector", TRACKER.name]
     assert plan.env["RATCHET_TRACKER_MLFLOW_URL"] == programs[MLFLOW].url
     assert (plan.needs[MLFLOW], plan.needs[TRACKER.name]) == ((), (*SERVERS, MLFLOW))
+
+
+def test_notifier_runs_where_receivers_are_set_and_knows_every_health_port(tmp_path: Path) -> None:
+    secrets = StackSecrets(s3_secret_key="s", clickhouse_password="p", service_key="k" * 16)
+    settings = StackSettings(tmp_path, free_ports=True)
+    without = make_plan(replace(settings, env={"RATCHET_NOTIFIER_RECEIVERS": "[]"}), secrets)
+    assert NOTIFIER.name not in {program.name for program in without.programs}
+    receivers = '[{"name": "team", "url": "json://127.0.0.1"}]'
+    plan = make_plan(replace(settings, env={"RATCHET_NOTIFIER_RECEIVERS": receivers}), secrets)
+    (notifier,) = (program for program in plan.programs if program.name == NOTIFIER.name)
+    assert {*json.loads(notifier.env["RATCHET_NOTIFIER_HEALTH_URLS"])} == {spec.name for spec in SERVICES}
 
 
 def test_vllm_answers_in_the_place_and_on_the_port_of_the_local_engine(tmp_path: Path) -> None:

@@ -169,6 +169,57 @@ class LoopOut(Answer, frozen=True, kw_only=True):
     read of them is shown for a minute, then nothing."""
 
 
+class HeldAlertOut(Answer, frozen=True, kw_only=True):
+    """An alert that holds."""
+
+    key: str
+    severity: str
+    summary: str
+    source: str
+    role: str | None
+    at: Instant
+    sent_to: list[str]
+    """The receivers that know of it."""
+
+
+class SentOut(Answer, frozen=True, kw_only=True):
+    """A notification that a receiver took, or that was given up."""
+
+    at: Instant
+    title: str
+    alerts: int
+    attempts: int
+    error: str | None
+    """Why it was given up; null: it was taken."""
+
+
+class ReceiverOut(Answer, frozen=True, kw_only=True):
+    """A receiver of alerts, and what was sent to it."""
+
+    name: str
+    kind: str
+    """`webhook`, or the scheme of its URL; the URL is a secret."""
+    severity: str
+    """The least that it gets."""
+    roles: list[str]
+    """Empty: the alerts of all roles, and of none."""
+    state: Annotated[str, listed("ready", "failing", "quiet", "away")]
+    """failing: it did not take the last attempt; quiet: its quiet hours hold back what is not critical; away: no
+    notifier has looked after it for a minute."""
+    reason: str | None
+    """Why it did not take the last attempt."""
+    sent: list[SentOut]
+    """Newest first, at most 20."""
+
+
+class AlertsOut(Answer, frozen=True, kw_only=True):
+    """The alerts that hold, and what was sent to whom."""
+
+    alerts: list[HeldAlertOut]
+    """The most severe first."""
+    receivers: list[ReceiverOut]
+
+
 class HintOut(Answer, frozen=True, kw_only=True):
     """A server-sent event `hint`: something changed, and pages that show it ask again."""
 

@@ -33,6 +33,8 @@ const LOOKS: Readonly<Record<string, Look>> = {
   queued: WAIT, dispatched: WAIT, completed: GOOD, cancelled: PAST, pending: WAIT, training: RUN,
   // Services
   ready: GOOD, "not ready": WARN, away: BAD, unknown: PAST,
+  // Receivers of alerts
+  failing: BAD, quiet: WAIT,
   // Trajectories
   open: RUN, ended: PAST, success: GOOD, partial: WARN, failure: BAD,
 };

@@ -17,6 +17,7 @@ import { DataText, PolicyName } from "../../ui/text.tsx";
 import { Ago } from "../../ui/time.tsx";
 import { actFor } from "./attention.ts";
 import { lately, stations, type Station } from "./picture.ts";
+import { Receivers } from "./receivers.tsx";
 
 export function LoopView({ route }: { route: Route }) {
   const live = useStore(streamed);
@@ -53,6 +54,7 @@ function Whole({ loop }: { loop: Loop }) {
       <Roles loop={loop} />
       <Hour loop={loop} />
       <Rewards />
+      <Receivers />
       <div class="grid">
         <Services loop={loop} />
         <Streams loop={loop} />

@@ -1,0 +1,1 @@
+"""What to tell whom and when: pure rules over alerts, receivers and the time."""

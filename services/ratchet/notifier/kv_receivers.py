@@ -1,0 +1,179 @@
+"""The state of a receiver, of which one notifier at a time is the holder: in the broker, and on disk beside it.
+
+Each write is a compare-and-set in the bucket `notifications`, so of two notifiers one sends. The holder writes at least
+every `BEAT_S`; another one takes over what has not changed for `TAKEOVER_S`, by its own monotonic clock.
+
+The file has what was written last. While the broker is away its holder goes on with it, or people would not hear of
+just that; no other notifier can become the holder then. A notifier that was cut off from a broker that another one
+reaches may send what the other sends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import uuid
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+import structlog
+from msgspec.structs import replace
+
+from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket, Entry
+from ratchet.bus.message import decode
+from ratchet.core.contract import Alert
+from ratchet.core.contract.notifications import NOTIFICATIONS, Receiver
+from ratchet.core.errors import BusUnavailable, Conflict, Unreadable
+from ratchet.core.service.files import PRIVATE, write_whole
+
+log = structlog.get_logger()
+
+BEAT_S, TAKEOVER_S = 10.0, 30.0
+
+
+class ReceiverStore:
+    """The state of one receiver."""
+
+    def __init__(
+        self,
+        blank: Receiver,
+        folder: Path,
+        holder: str,
+        connected: Callable[[], Bus | None],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`blank`: its settings, with nothing sent yet; `connected`: the bus, unless it is away."""
+        self._blank = blank
+        self._file = folder / f"{blank.name}.json"
+        self._holder = holder
+        self._connected = connected
+        self._monotonic = monotonic
+        self._revision: int | None = None
+        """Of the value in the broker that ours follows; None while it has none."""
+        self._mine: Receiver | None = self._read_file()
+        """What this process, or the one before it, wrote last as the holder."""
+        self._seen: tuple[int, float] | None = None
+        """The revision of another holder, and when it was first seen."""
+        self._written_s = -BEAT_S
+
+    @property
+    def name(self) -> str:
+        """The receiver's."""
+        return self._blank.name
+
+    @property
+    def failures(self) -> int:
+        """Attempts in a row that it did not take, as far as this process is its holder."""
+        return self._mine.failures if self._mine is not None else 0
+
+    def firing(self, source: str) -> list[Alert]:
+        """The alerts of a source that this process, or the one before it, notified it of and that are not over."""
+        known = self._mine.known if self._mine is not None else {}
+        return [
+            Alert(
+                alert_id=alert.alert_id,
+                key=key,
+                severity=alert.severity,
+                summary=alert.summary,
+                source=source,
+                at=alert.at,
+                role=alert.role,
+            )
+            for key, alert in known.items()
+            if alert.source == source and not alert.resolved
+        ]
+
+    @property
+    def is_beat_due(self) -> bool:
+        """Whether the holder has to write, to stay it."""
+        return self._monotonic() - self._written_s >= BEAT_S
+
+    async def load(self) -> Receiver | None:
+        """The state; None while another notifier is the holder. Raises `Unavailable` where no one can know that."""
+        bus = self._connected()
+        if bus is None:
+            return self._mine
+        try:
+            stored = await Bucket(bus, NOTIFICATIONS, Receiver).get(self._blank.name)
+        except BusUnavailable:
+            if self._mine is None:
+                raise
+            return self._mine
+        except Unreadable as error:
+            log.error("what was sent cannot be read", receiver=self.name, reason=str(error))
+            self._revision, stored = error.revision, None
+        else:
+            self._revision = None if stored is None else stored.revision
+        if stored is None:
+            return self._ours(self._mine or self._blank)
+        return await self._of_stored(stored)
+
+    async def _of_stored(self, stored: Entry[Receiver]) -> Receiver | None:
+        value, self._revision, mine = stored.value, stored.revision, self._mine
+        if value.holder in ("", self._holder):
+            return self._ours(mine if mine is not None and mine.beat > value.beat else value)
+        if self._seen is None or self._seen[0] != stored.revision:
+            self._seen = (stored.revision, self._monotonic())
+        if self._monotonic() - self._seen[1] < TAKEOVER_S:
+            await self._forget()
+            return None
+        log.info("takes over", receiver=self.name)
+        return self._ours(value)
+
+    async def save(self, receiver: Receiver, now: datetime) -> Receiver:
+        """Write it; returns it as it was written. Raises `Conflict` where another notifier was faster.
+
+        A broker that is away does not matter: the file has it, and the broker gets it at the next write.
+        """
+        written = replace(receiver, holder=self._holder, beat=receiver.beat + 1, at=now)
+        await asyncio.to_thread(write_whole, self._file, msgspec.json.encode(written), mode=PRIVATE)
+        self._mine, self._written_s = written, self._monotonic()
+        bus = self._connected()
+        if bus is None:
+            return written
+        bucket = Bucket(bus, NOTIFICATIONS, Receiver)
+        try:
+            if self._revision is None:
+                self._revision = await bucket.create(written.name, written)
+            else:
+                self._revision = await bucket.update(written.name, written, self._revision)
+        except Conflict:
+            await self._forget()
+            raise
+        except BusUnavailable as error:
+            log.warning("what was sent is kept on disk", receiver=written.name, reason=str(error))
+        return written
+
+    def _ours(self, value: Receiver) -> Receiver:
+        self._seen = None
+        blank = self._blank
+        return replace(value, kind=blank.kind, severity=blank.severity, roles=blank.roles)
+
+    async def _forget(self) -> None:
+        self._mine = None
+        await asyncio.to_thread(self._file.unlink, missing_ok=True)
+
+    def _read_file(self) -> Receiver | None:
+        try:
+            return decode(self._file.read_bytes(), Receiver)
+        except FileNotFoundError:
+            return None
+        except msgspec.DecodeError as error:
+            log.error("the file of what was sent cannot be read", receiver=self._blank.name, reason=str(error))
+            return None
+
+
+def holder_of(folder: Path) -> str:
+    """The id of the notifier with this folder: the same after a restart. Raises `OSError`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "id"
+    try:
+        with os.fdopen(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE), "w") as new:
+            new.write(uuid.uuid4().hex)
+    except FileExistsError:
+        pass
+    return file.read_text().strip() or uuid.uuid4().hex
