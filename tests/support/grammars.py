@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import atexit
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoTokenizer
 
 from ratchet.core.contract.turn import Constraint
-from ratchet.core.grammars.compiler import Compiler, Tokens
+from ratchet.core.grammars.compiler import Bounds, Compiler, Tokens
 from ratchet.core.rules.constraints import constraint_of
 
 
 def read_tokenizer(directory: Path) -> Any:
     """The tokenizer of a model (`Any`: transformers' types are not usable)."""
     return AutoTokenizer.from_pretrained(directory, local_files_only=True)
+
+
+@cache
+def shared_compiler() -> Compiler:
+    """One process that compiles, for all tests of this run: it takes seconds to start."""
+    compiler = Compiler(Bounds(cpu_s=2))
+    atexit.register(compiler.close)
+    return compiler
 
 
 def tokens_of(tokenizer: Any, tool_format: str = "call_token") -> Tokens:

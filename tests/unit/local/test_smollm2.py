@@ -65,6 +65,7 @@ def test_the_error_without_its_package_is_how_to_install_it() -> None:
         gguf_file("llm-of-another-name")
 
 
+@pytest.mark.slow
 def test_weights_are_the_published_numbers_in_bfloat16(published: gguf.GGUFReader) -> None:
     directory = real_model()
     tensors = {tensor.name: tensor for tensor in published.tensors}

@@ -18,7 +18,6 @@ from ratchet.core.contract.snapshot import Call, TrajectoryRow
 from ratchet.core.contract.training import Hyperparameters
 from ratchet.core.contract.turn import Constraint
 from ratchet.core.datasets.domain.sequences import ids_of
-from ratchet.core.grammars.compiler import Compiler
 from ratchet.local.engine_local.domain.answers import Completion
 from ratchet.local.engine_local.domain.requests import Sampling
 from ratchet.local.engine_local.torch_batch import Batch, Job, Update
@@ -30,7 +29,7 @@ from ratchet.trainer_worker.training.learner.masks import REJECTED, UNMASKED, UN
 from ratchet.trainer_worker.training.learner.rows import MergeCounts, Row, policy_data, rows_of
 from ratchet.trainer_worker.training.learner.start import behavior_logprobs, check_off_policy, score_start
 from ratchet.trainer_worker.training.policy import TrainedPolicy
-from tests.support.grammars import constraint, read_tokenizer
+from tests.support.grammars import constraint, read_tokenizer, shared_compiler
 from tests.support.snapshot_rows import trajectory_row
 from tests.support.tiny_models import write_tiny_model
 from tests.support.trainer_runs import RecordingRun, job_spec
@@ -56,7 +55,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def calls(directory: Path) -> list[Call]:
     """Calls that one batch of the engine answered, constrained and free, at different temperatures."""
-    served, compiler = serve(load_weights(directory), None), Compiler()
+    served, compiler = serve(load_weights(directory), None), shared_compiler()
     ends: dict[int, Completion] = {}
 
     def on_update(index: int, update: Update) -> None:
@@ -78,7 +77,6 @@ def calls(directory: Path) -> list[Call]:
             updates += batch.step()
     for update in updates:
         update.job.on_progress(update)
-    compiler.close()
     return [_call(index, one, temperature, ends[index]) for index, (one, temperature) in enumerate(asked)]
 
 

@@ -35,7 +35,7 @@ def with_lora(model: Any, dropout: float = 0.0) -> TrainedPolicy:
     return TrainedPolicy(get_peft_model(model, config), cast("Any", None), "adapter", bf16=False, fresh=True)
 
 
-@pytest.mark.parametrize("algorithm", ["rloo", "ppo"])
+@pytest.mark.parametrize("algorithm", ["rloo", pytest.param("ppo", marks=pytest.mark.slow)])
 def test_a_two_call_agent_learns_from_its_logged_trajectories(algorithm: str, tmp_path: Path) -> None:
     model = toy_model(0)
     generator = torch.Generator().manual_seed(0)

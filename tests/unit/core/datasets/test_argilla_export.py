@@ -94,6 +94,7 @@ def written_by_the_sdk(directory: Path, form: str) -> Path:
     return file
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Support for class-based")  # of Argilla's own classes
 @pytest.mark.parametrize("form", ["to_disk", "to_json", "to_list", "to_datasets.jsonl", "to_datasets.parquet"])
 def test_what_the_sdk_writes_is_read(tmp_path: Path, form: str) -> None:

@@ -1,13 +1,12 @@
 """One tokenizer and one process that compiles, for all tests of grammars."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ratchet.core.grammars.compiler import Bounds, Compiler
-from tests.support.grammars import read_tokenizer
+from ratchet.core.grammars.compiler import Compiler
+from tests.support.grammars import read_tokenizer, shared_compiler
 from tests.support.tiny_models import write_tokenizer
 
 TEXTS = ["where is my order K47", "it was sent on monday", 'look_up {"id":"K47"}', '<tool_call>{"name": "send"']
@@ -21,7 +20,5 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture(scope="session")
-def compiler() -> Iterator[Compiler]:
-    compiler = Compiler(Bounds(cpu_s=2))
-    yield compiler
-    compiler.close()
+def compiler() -> Compiler:
+    return shared_compiler()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from ratchet.core.errors import BadRequest
-from ratchet.core.grammars.compiler import Compiler, Tokens
+from ratchet.core.grammars.compiler import Tokens
 from ratchet.core.grammars.walk import Grammar, allowed, open_mask
 from ratchet.local.engine_local.domain.answers import Completion
 from ratchet.local.engine_local.domain.requests import Sampling
 from ratchet.local.engine_local.torch_batch import Batch, Job, Update
 from ratchet.local.engine_local.torch_policies import Served
-from tests.support.grammars import constraint, read_tokenizer, tokens_of
+from tests.support.grammars import constraint, read_tokenizer, shared_compiler, tokens_of
 
 PROMPT = list(range(20, 50))
 SCHEMA = {
@@ -35,14 +35,8 @@ def tokens(tiny_directory: Path) -> Tokens:
 
 
 @pytest.fixture(scope="module")
-def grammar(tokens: Tokens) -> Iterator[Make]:
-    compiler = Compiler()
-
-    def compiled(**body: Any) -> Grammar:
-        return compiler.compile(tokens, constraint(**body))
-
-    yield compiled
-    compiler.close()
+def grammar(tokens: Tokens) -> Make:
+    return lambda **body: shared_compiler().compile(tokens, constraint(**body))
 
 
 def answers(served: Served, *asked: tuple[Grammar | None, Sampling], limit: int = 40) -> list[Completion | Exception]:
