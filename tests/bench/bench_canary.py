@@ -56,7 +56,7 @@ def processor_share(*, priced: bool, rate: int = 20, horizon_s: int = 1800, tick
             started.append(Started(name, at, arm, version, 0.1, "r", Terms(0.3, 0.3, 0.3, 0.5, 900.0)))
             started.append(Call(name, at, True, arm, version, False, 900.0, cost_usd=0.04))
             scored_at = at + draw.uniform(0, horizon_s)
-            ends.append(Score(name, scored_at, draw.random() > 0.3, draw.random(), None, False))
+            ends.append(Score(name, scored_at, draw.random() > 0.3, draw.random(), False))
         now += seconds
         due = [end for end in ends if end.at <= now]
         ends[:] = [end for end in ends if end.at > now]

@@ -23,12 +23,14 @@ from ratchet.canary_deployer.domain.e_processes import Floats
 from ratchet.canary_deployer.domain.rules import Stage
 from tests.support.canary_messages import Disturbed, play_messages
 from tests.support.canary_scenes import (
+    FALSE_BY_COMPLAINTS,
     FALSE_BY_COST,
     FALSE_BY_SUBJECT,
     FALSE_PROMOTIONS,
     FALSE_ROLLBACKS,
     LIMITS,
     NOT_BY_SUBJECT,
+    POWER_BY_COMPLAINTS,
     POWER_BY_COST,
     POWER_BY_SUBJECT,
     WORSE_BY_COST,
@@ -133,8 +135,13 @@ SCENES: Mapping[str, tuple[str | None, Mapping[str, Scene | Disturbed]]] = {
     "With cost, 25 % dearer or worse else: promotions are wrong": ("promoted", WORSE_BY_COST),
     "By subject, no worse than the margin on average: rollbacks are wrong": ("rolled_back", FALSE_BY_SUBJECT),
     "By subject, worse by the margin on average: promotions are wrong": ("promoted", WORSE_BY_SUBJECT),
+    "With complaints, at most half as many again and else no worse: rollbacks are wrong": (
+        "rolled_back",
+        FALSE_BY_COMPLAINTS,
+    ),
     "Power": (None, POWER_BY_SUBJECT),
     "Power with cost": (None, POWER_BY_COST),
+    "Power by complaints": (None, POWER_BY_COMPLAINTS),
     "Not promised": (None, {**LIMITS, **NOT_BY_SUBJECT}),
 }
 """By title: which end is wrong, if one is, and the scenes."""

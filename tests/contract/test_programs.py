@@ -41,7 +41,7 @@ NOT_SENT = {
 }
 """Messages that the code makes and does not publish, and why."""
 READ_IN_ORDER = {
-    "canary_deployer": {"start", "turn", "reward", "model.rollout"},
+    "canary_deployer": {"start", "turn", "feedback", "reward", "model.rollout"},
     "console": {
         *("trajectory", "reward", "feedback", "preference", "alert"),
         *("training.request", "training.status", "model.deployed", "model.rollout"),

@@ -12,12 +12,12 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.envelope import SUMMARY
 from ratchet.bus.ordered_reader import BATCH, OrderedReader, fetch
 from ratchet.bus.testing import eventually
-from ratchet.canary_deployer.domain.trajectories import Call, Event, Score
+from ratchet.canary_deployer.domain.trajectories import Call, Event, Opinion, Score, Started
 from ratchet.canary_deployer.nats_events import PORTION, EvidenceLost, NatsEvents, NatsEventSource, Places, Read
 from ratchet.core.contract import Start, Turn, named_id
 from ratchet.core.errors import BusUnavailable, NotFound
 from ratchet.core.service.settings import SharedSettings
-from tests.support.canary_world import reward_of
+from tests.support.canary_world import complaint_of, reward_of
 from tests.support.messages import turn
 from tests.support.running import connected
 from tests.support.servers import Broker
@@ -83,7 +83,7 @@ async def test_an_older_copy_of_a_stream_is_noticed(settings: SharedSettings) ->
         made = (await NatsEventSource(bus).newest_places()).streams_made
         await start(bus, 1)
         with pytest.raises(EvidenceLost, match="ends at 1"):
-            await NatsEventSource(bus).open(ROLE, Places(5, 0, 0, made))
+            await NatsEventSource(bus).open(ROLE, Places(5, 0, 0, 0, made))
 
 
 async def test_messages_lost_behind_a_rollouts_place_raise_one_alert(settings: SharedSettings) -> None:
@@ -144,6 +144,33 @@ async def test_rewards_that_the_broker_has_and_does_not_send_are_noticed(setting
         again = await NatsEventSource(bus).open(ROLE, Places())
         assert (await read(again, 1)).reward_seq == 1
         await again.close()
+
+
+async def test_opinions_come_behind_starts_with_the_time_of_the_broker(settings: SharedSettings) -> None:
+    async with connected(settings) as bus:
+        events = await NatsEventSource(bus).open(ROLE, Places())
+        await start(bus, 1)
+        await bus.publish(complaint_of(named_id(ROLE, 1)))
+        await bus.publish(
+            msgspec.structs.replace(complaint_of(named_id(ROLE, 1)), rater="ann", feedback_id=named_id("another"))
+        )
+        seen: list[Event] = []
+
+        async def both_came() -> Read | None:
+            read_now = await events.next(0.1)
+            seen.extend(read_now.batch.events)
+            return read_now if read_now.places.feedback_seq == 2 else None
+
+        last = await eventually(both_came)
+        assert last is not None
+        stored = (await bus.nc.jetstream().get_msg("RL_FEEDBACK", 1)).time
+        assert stored is not None
+        announced, opinion = seen
+        assert isinstance(announced, Started)
+        assert isinstance(opinion, Opinion)
+        assert (opinion.trajectory_id, opinion.bad) == (announced.trajectory_id, True)
+        assert opinion.at == pytest.approx(stored.timestamp(), abs=1e-3)
+        await events.close()
 
 
 async def test_places_move_over_events_of_other_roles(settings: SharedSettings) -> None:

@@ -14,6 +14,7 @@ from ratchet.core.contract.state import ROLLOUTS, ServedPolicy
 from ratchet.core.service.settings import SharedSettings
 from ratchet.trajectory_collector.nats_readers import READING, NatsReaders
 from ratchet.trajectory_collector.nats_streams import Streams
+from tests.support.canary_world import complaint_of
 from tests.support.messages import AT, trajectory, turn
 from tests.support.running import connected
 from tests.support.servers import Broker
@@ -55,6 +56,14 @@ async def test_a_rollout_under_way_keeps_the_starts_that_it_has_not_read(
         assert (await readers.read_up_to("RL_STARTS"))["the rollout of support"] == needed_after
         await rollout(bus, State.PROMOTED, start_seq=read)
         assert "the rollout of support" not in await readers.read_up_to("RL_STARTS")
+
+
+async def test_a_rollout_under_way_keeps_the_feedback_that_it_has_not_read(settings: SharedSettings) -> None:
+    async with connected(settings) as bus:
+        await bus.publish_all([complaint_of(named_id("support", number)) for number in range(3)])
+        await rollout(bus, State.RUNNING, feedback_seq=2)
+        readers = NatsReaders(bus, Streams(bus), [])
+        assert (await readers.read_up_to("RL_FEEDBACK"))["the rollout of support"] == 2
 
 
 @pytest.mark.parametrize("body", [b'{"state": "\xff"}', b'{"beside": ' + b"[" * 100_000, b"null", b'{"state": 7}'])

@@ -109,10 +109,10 @@ class _Rollout:
             self._comes(answered, 1, Call(name, answered, True, arm, version, False, 900.0, False, at, answered))
         failed = draw.random() < scene.failure[canary]
         reported_at = at + took
-        self._comes(reported_at, 2, Score(name, reported_at, not failed, 0.0 if failed else 0.85, None, False))
+        self._comes(reported_at, 2, Score(name, reported_at, not failed, 0.0 if failed else 0.85, False))
         if draw.random() < scene.revised:
             later = reported_at + draw.uniform(0, 200)
-            self._comes(later, 2, Score(name, later, failed, 0.85 if failed else 0.0, True, False))
+            self._comes(later, 2, Score(name, later, failed, 0.85 if failed else 0.0, False))
 
     def _comes(self, at: float, kind: int, event: Event) -> None:
         """A message, and perhaps the same one again."""

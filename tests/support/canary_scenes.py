@@ -360,6 +360,35 @@ def priced(
     return drawn
 
 
+def complaining(
+    draw: Draw,
+    rates: tuple[float, float],
+    *,
+    mean_s: tuple[float, float] = (120.0, 120.0),
+    spread: float = 0.0,
+    of_failures: bool = False,
+) -> Draw:
+    """The same lives, of so many of which their users complain, on stable and on the canary, after exponential times.
+
+    `spread`: users of half of the subjects complain so much more often of the canary, relatively, the others less.
+    `of_failures`: the rates are those of trajectories that fail; of others no user complains.
+    """
+
+    def drawn(rng: np.random.Generator, runs: int, start_s: Floats) -> Lives:
+        one = draw(rng, runs, start_s)
+        shape = one.failed.shape
+        chance = np.broadcast_to(np.array(rates), shape).copy()
+        if spread:
+            subject = np.tile(np.arange(shape[1]), (runs, 1)) if one.subject is None else one.subject
+            signs = rng.choice([-1.0, 1.0], (runs, int(subject.max()) + 1))
+            chance[..., 1] *= 1 + spread * np.take_along_axis(signs, subject, axis=1)
+        complains = (rng.random(shape) < chance) & (one.failed | (not of_failures))
+        after_s = np.minimum(rng.exponential(mean_s, shape), LONGEST_S)
+        return Lives(**{**_fields(one), "complains_s": np.where(complains, after_s, NEVER)})
+
+    return drawn
+
+
 def _fields(one: Lives) -> dict[str, np.ndarray]:
     return {name: getattr(one, name) for name in Lives.__dataclass_fields__}
 
@@ -608,3 +637,49 @@ POWER_BY_COST: dict[str, Scene] = {
     ),
 }
 """How soon a canary is promoted, or rolled back by its cost."""
+
+
+MORE = 1.5
+"""So many times stable's complaints still count as not worse."""
+FALSE_BY_COMPLAINTS: dict[str, Scene] = {
+    "equal, of 4 %": Scene(complaining(EQUAL, (0.04, 0.04))),
+    "equal, no complaint": Scene(complaining(EQUAL, (0.0, 0.0))),
+    **{
+        f"half as many again, of {100 * rate:.0f} %": Scene(complaining(EQUAL, (rate, MORE * rate)))
+        for rate in (0.01, 0.04, 0.2)
+    },
+    "half as many again, half at once": Scene(complaining(EQUAL, (0.04, 0.06)), stages=HALF),
+    "half as many again, 5 a second": Scene(
+        complaining(plain(0.3, 0.3, 60, 60), (0.04, 0.06)),
+        rate=5,
+        seconds=1200,
+        look_s=60,
+        stages=(Stage(0.1, 300, 20), Stage(0.5, 9e9, 20)),
+    ),
+    "half as many again, at once on the canary": Scene(complaining(EQUAL, (0.04, 0.06), mean_s=(400.0, 5.0))),
+    "half as many again, at once on stable": Scene(complaining(EQUAL, (0.04, 0.06), mean_s=(5.0, 400.0))),
+    "half as many again, 5 times faster": Scene(complaining(plain(0.3, 0.3, 400, 80), (0.04, 0.06))),
+    "half as many again, of failures": Scene(complaining(drift(0.08, 0.5), (0.2, 0.3), of_failures=True)),
+    "half as many again, silent reward computer": Scene(
+        complaining(plain(0.3, 0.3, 300, 60), (0.04, 0.06)), silent_s=(600, 1100)
+    ),
+    "half as many again, lapsed lease": Scene(complaining(lapse(800, 60), (0.04, 0.06))),
+    "worse by every margin": Scene(complaining(plain(0.2, 0.25), (0.04, 0.06))),
+    **{
+        f"half as many again on average, +-100 % by subject; {n} x {at}": by_subject(
+            complaining(clustered(n, at), (0.1, 0.15), spread=1.0)
+        )
+        for n, at in ((1, 1), (10, 20), (50, 5), (200, 1))
+    },
+}
+"""At most half as many complaints again and else no worse than the margins: at most 5 % may be rolled back."""
+
+POWER_BY_COMPLAINTS: dict[str, Scene] = {
+    f"equal failures, {words}, {100 * weight:.0f} % of traffic; {n} x {at}": by_subject(
+        complaining(clustered(n, at), rates), weight=weight, seconds=4000.0, look_s=100.0
+    )
+    for words, rates in (("4 % -> 8 %", (0.04, 0.08)), ("4 % -> 16 %", (0.04, 0.16)), ("1 % -> 10 %", (0.01, 0.1)))
+    for weight in (0.1, 0.5)
+    for n, at in ((1, 1), (10, 5))
+}
+"""How soon a canary is suspended and rolled back by complaints alone; one a second, known after 600 s."""

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from ratchet.bus.testing import START
 from ratchet.canary_deployer.domain.cohorts import Cohort, Costs, Units
+from ratchet.canary_deployer.domain.complaints import ComplaintEvidence, ComplaintState, ComplaintTest
 from ratchet.canary_deployer.domain.e_processes import BLOCK, Flags, Floats
 from ratchet.canary_deployer.domain.evidence import Evaluation, ProcessState, SequentialTests
 from ratchet.canary_deployer.domain.rollout import Rollout, State, Verdict
@@ -36,6 +37,7 @@ from ratchet.canary_deployer.domain.trajectories import (
     ArmCounts,
     Call,
     Event,
+    Opinion,
     Score,
     Started,
     Terms,
@@ -45,7 +47,18 @@ from ratchet.core.contract.state import ServedPolicy
 from ratchet.core.contract.turn import BROKE
 
 NEVER = math.inf
-MEASURED = ("canary", "weight", "outcome", "first", "reward", "latency", "timed", "violation", "broken_off")
+MEASURED = (
+    "canary",
+    "weight",
+    "outcome",
+    "first",
+    "reward",
+    "latency",
+    "timed",
+    "violation",
+    "broken_off",
+    "complaint",
+)
 """What a cohort says of each trajectory by itself."""
 AT_ONCE = 50
 """Rollouts that are played together: what fits the processor's cache."""
@@ -79,11 +92,13 @@ class Lives:
     canary is moved then; an agent of stable asks again."""
     costs: LifeCosts | None = None
     """None where cost is not compared."""
+    complains_s: Floats | None = None
+    """When its user complains, [R, n, 2]; `NEVER` where none does; None: no user ever does."""
     subject: NDArray[np.intp] | None = None
     """Whose each trajectory is, [R, n], from 0 on; None: each is its own subject."""
 
 
-OUTCOMES = tuple(name for name in Lives.__dataclass_fields__ if name not in ("subject", "costs"))
+OUTCOMES = tuple(name for name in Lives.__dataclass_fields__ if name not in ("subject", "costs", "complains_s"))
 
 
 @dataclass(frozen=True)
@@ -196,6 +211,8 @@ class _Play:
         self.stage_s = np.zeros(rollouts)
         self.result = Ends(*(np.full(rollouts, np.nan) for _ in range(4)), reasons=[""] * rollouts)
         self.state: ProcessState = self.tests.initial_state(rollouts)
+        self.complaint_test = ComplaintTest(self.tests.shares)
+        self.complaint_state: ComplaintState = self.complaint_test.initial_state(rollouts)
         self.opener = np.tile(np.arange(count), (rollouts, 1))
         """Of each trajectory: the one that opened the unit in which it counts, -1 for none."""
         self.subjects = _Subjects(rollouts, self.lives.subject, self.start_s, scene.horizon_s)
@@ -214,10 +231,10 @@ class _Play:
             upto = int(np.searchsorted(self.start_s, now))
             self._begin(slice(begun, upto), known, scale)
             begun = upto
-            evaluation = self._evaluate(begun, now)
+            evaluation, complaints = self._evaluate(begun, now), self._heard(begun, now)
             known = evaluation.centres(self._weights())
             scale = self._scale(begun, now)
-            self._judge(evaluation, begun, now)
+            self._judge(evaluation, complaints, begun, now)
             if not np.isnan(self._decided()).any():
                 break
         return self.result
@@ -247,6 +264,21 @@ class _Play:
         cuts = range(self.state.block * BLOCK, begun, BLOCK)
         cohorts = [self._cohort(cut, min(cut + BLOCK, begun), now) for cut in cuts]
         return self.tests.evaluate(self.state, cohorts, [self.tests.products(cohort) for cohort in cohorts])
+
+    def _heard(self, begun: int, now: float) -> ComplaintEvidence:
+        """The same of complaints, whose blocks close later."""
+        test = self.complaint_test
+        if self.lives.complains_s is None:
+            return test.evaluate(self.complaint_state, [])
+        while (self.complaint_state.block + 1) * BLOCK <= begun:
+            cut = self.complaint_state.block * BLOCK
+            cohort = self._cohort(cut, cut + BLOCK, now)
+            if not _is_heard(cohort):
+                break
+            self.complaint_state = test.close_block(self.complaint_state, test.products(cohort))
+        cuts = range(self.complaint_state.block * BLOCK, begun, BLOCK)
+        products = [test.products(self._cohort(cut, min(cut + BLOCK, begun), now)) for cut in cuts]
+        return test.evaluate(self.complaint_state, products)
 
     def _cohort(self, first: int, after: int, now: float) -> Cohort:
         """The outcomes of trajectories `first` to `after` that are known at `now`, with the units that they opened."""
@@ -302,6 +334,7 @@ class _Play:
             broken_off=broken_off,
             opens=self.opener[:, rows] == np.arange(rows.start, rows.stop),
             centres={name: values[:, rows] for name, values in self.centres.items()},
+            complaint=self._complaints(rows, passed),
             costs=self._costs(rows, outcome, called & (own["first_s"] <= own["known_s"])),
         )
 
@@ -317,6 +350,15 @@ class _Play:
         settled = (outcome == FAILED) | (outcome == SUCCESS) | (outcome == MISSING)
         paid = spent / 2 * (called.astype(np.float64) + settled)
         return Costs(paid, settled & ~unpriced)
+
+    def _complaints(self, rows: slice, passed: Floats) -> Floats:
+        """Whether users have complained, so long after the starts."""
+        if self.lives.complains_s is None:
+            return np.where(passed > self.scene.horizon_s, 0.0, np.nan) * np.ones(self.canary[:, rows].shape)
+        both = self.lives.complains_s[:, rows]
+        at_s = np.where(self.canary[:, rows], both[..., 1], both[..., 0])
+        silent = np.where(passed > self.scene.horizon_s, 0.0, np.nan)
+        return np.where((at_s <= passed) & (at_s <= self.scene.horizon_s), 1.0, silent)
 
     def _scored_s(self, rows: slice, reported_s: Floats) -> Floats:
         """When an outcome that was reported so long after its start is known, seconds after the start."""
@@ -338,13 +380,13 @@ class _Play:
         count = reported.sum(axis=1)
         return np.where(count > 0, np.exp((logs * reported).sum(axis=1) / np.maximum(count, 1)), np.nan)
 
-    def _judge(self, evaluation: Evaluation, begun: int, now: float) -> None:
+    def _judge(self, evaluation: Evaluation, complaints: ComplaintEvidence, begun: int, now: float) -> None:
         closed = self.state.block * BLOCK
         done = self.canary[:, :closed].sum(axis=1)
         done += (self._outcomes(slice(closed, begun), now).settled & self.canary[:, closed:begun]).sum(axis=1)
         for place in np.flatnonzero(np.isnan(self._decided())).tolist():
             watch = Statistics(
-                evidence=evaluation.evidence((place,)),
+                evidence=complaints.added_to(evaluation.evidence((place,)), (place,)),
                 canary=ArmCounts(trajectories=int(done[place])),
                 subjects=int((self.opener[place, :begun] == np.arange(begun)).sum()),
             )
@@ -420,6 +462,13 @@ def _is_final(cohort: Cohort) -> bool:
     return done and (cohort.units is None or not cohort.units.coming.any())
 
 
+def _is_heard(cohort: Cohort) -> bool:
+    """The same of complaints."""
+    parts = [cohort] if cohort.units is None else [cohort, cohort.units.members]
+    heard = not any(np.isnan(part.complaint).any() for part in parts)
+    return heard and (cohort.units is None or not cohort.units.coming.any())
+
+
 @dataclass(frozen=True)
 class Played:
     """One rollout of a scene at one weight until some moment: as messages, and as arrays."""
@@ -452,7 +501,9 @@ class Played:
             end_s = min(mine["known_s"], scene.horizon_s)
             last = replace(call, at=at + end_s, first=False, error=False, latency_ms=None)
             rest = [last, *([replace(last, cost_usd=None)] if unpriced else [])] if costs is not None else []
-            score = Score(name, reported, not mine["failed"], mine["reward"], None, False)
+            score = Score(name, reported, not mine["failed"], mine["reward"], False)
+            bad_s = NEVER if play.lives.complains_s is None else play.lives.complains_s[0, place, int(canary)]
+            opinions = [Opinion(name, at + bad_s / 2, bad=False), Opinion(name, at + bad_s, bad=True)]
             broke = at + mine["broke_s"]
             again = Call(name, broke, False, "stable", 1, False, None, False, broke, broke)
             if mine["broke_s"] == mine["first_s"]:
@@ -460,7 +511,7 @@ class Played:
                 breaks = (again,)
             else:
                 breaks = (Call(name, broke, False, arm, version, True, None, False, broke, broke, BROKE), again)
-            heard = (one for one in (call, *rest, *breaks, score) if one.at <= now)
+            heard = (one for one in (call, *rest, *breaks, score, *opinions) if one.at <= now)
             later = sorted(heard, key=lambda one: one.at)
             events += [Started(name, at, arm, version, weight, "r", Terms(scale_ms=900.0)), *later]
         return cls(events, lambda n: play._cohort(0, n, now))

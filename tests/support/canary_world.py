@@ -19,14 +19,14 @@ from ratchet.canary_deployer.controller import RolloutController
 from ratchet.canary_deployer.domain.announcements import Announcer
 from ratchet.canary_deployer.domain.rollout import PASSED, GateResult, Rollout
 from ratchet.canary_deployer.domain.rules import Rules, Stage
-from ratchet.canary_deployer.domain.trajectories import Batch, Chunk, Event, call_of, score_of, started_of
+from ratchet.canary_deployer.domain.trajectories import Batch, Chunk, Event, call_of, opinion_of, score_of, started_of
 from ratchet.canary_deployer.kv_bundles import KvBundles
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.leadership import NotLeading
-from ratchet.canary_deployer.nats_events import Behind, EvidenceLost, Places, Read
+from ratchet.canary_deployer.nats_events import STREAMS, Behind, EvidenceLost, Places, Read
 from ratchet.canary_deployer.operator_acts import OperatorActs
 from ratchet.canary_deployer.role_context import RoleContext
-from ratchet.core.contract import ModelRollout, PolicyClaim, Reward, Start, Turn, named_id
+from ratchet.core.contract import Feedback, ModelRollout, PolicyClaim, Reward, Start, Turn, named_id
 from ratchet.core.contract.bundle import Bundle
 from ratchet.core.contract.reward import RewardComponent, RewardMetadata
 from ratchet.core.contract.state import BUNDLES, POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, PolicyVersion, Route, ServedPolicy
@@ -124,6 +124,18 @@ def reward_of(trajectory_id: str, *, success: bool, total: float | None = None, 
     return Reward(**(plain | changes))
 
 
+def complaint_of(trajectory_id: str) -> Feedback:
+    """A thumb down of a trajectory's user."""
+    return Feedback(
+        feedback_id=named_id("feedback", trajectory_id),
+        trajectory_id=trajectory_id,
+        kind="thumbs",
+        value=False,
+        at=START,
+        role=ROLE,
+    )
+
+
 def started_id(at: datetime, number: int) -> str:
     """The `number`-th trajectory's UUIDv7: it started at `at`."""
     return str(uuid.UUID(int=(int(at.timestamp() * 1000) << 80) | (7 << 76) | (2 << 62) | number))
@@ -210,9 +222,6 @@ class FakeGate:
         return GateResult(self.name, self.outcome, f"{self.name} {self.outcome}", self.evidence)
 
 
-STREAMS = ("RL_STARTS", "RL_TURNS", "RL_REWARDS")
-
-
 @dataclass
 class FakeEvents:
     """Reads the fake bus from a place on."""
@@ -222,20 +231,22 @@ class FakeEvents:
     source: FakeSource
 
     async def next(self, wait_s: float) -> Read:
-        starts, turns, rewards = (
+        starts, turns, feedback, rewards = stored = [
             self.bus.stored(stream, after)
-            for stream, after in zip(STREAMS, msgspec.structs.astuple(self.places)[:3], strict=True)
-        )
+            for stream, after in zip(STREAMS, msgspec.structs.astuple(self.places)[:4], strict=True)
+        ]
         events: list[Event] = []
         events += [started_of(start.message, start.time.timestamp()) for start in starts]
         events += [
             call_of(one.message.header_summary, one.time.timestamp()) for one in turns if isinstance(one.message, Turn)
         ]
+        opinions = [
+            opinion_of(one.message, one.time.timestamp()) for one in feedback if isinstance(one.message, Feedback)
+        ]
+        events += filter(None, opinions)
         events += [score_of(reward.message, reward.time.timestamp()) for reward in rewards]
-        before = self.places
-        self.places = Places(
-            before.start_seq + len(starts), before.turn_seq + len(turns), before.reward_seq + len(rewards)
-        )
+        places = zip(msgspec.structs.astuple(self.places), stored, strict=False)
+        self.places = Places(*(before + len(messages) for before, messages in places))
         return Read(Batch(events, self.bus.now().timestamp()), self.places, self.source.behind)
 
     async def close(self) -> None:
@@ -385,6 +396,7 @@ class CanaryWorld:
         *,
         rewarded: bool = True,
         costs_usd: tuple[float, float] | None = None,
+        complaints: tuple[float, float] = (0.0, 0.0),
     ) -> None:
         """Trajectories as gateway and judge would publish them now, and one step of the controller."""
         route = await self.route()
@@ -400,6 +412,8 @@ class CanaryWorld:
             messages.append(turn_of(trajectory_id, given.arm, given.policy.version, given.weight, cost_usd=cost_usd))
             if rewarded:
                 messages.append(reward_of(trajectory_id, success=success))
+            if self.random.random() < complaints[given.arm == "canary"]:
+                messages.append(complaint_of(trajectory_id))
         self.bus.arrive(messages)
         await self.controller.step()
 

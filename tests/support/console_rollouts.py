@@ -20,6 +20,7 @@ from ratchet.core.contract.http.rollouts import (
     ArmOut,
     ArmsOut,
     AuditOut,
+    ComplaintsOut,
     DifferenceOut,
     EvidenceSampleOut,
     ForecastOut,
@@ -40,7 +41,8 @@ SUPPORT_7 = ServedPolicy(version=7, name="support@7-9be2d410", digest="9be2d410"
 TRIAGE_2 = ServedPolicy(version=2, name="triage@2-77d1e05b", digest="77d1e05b" * 8)
 TRIAGE_3 = ServedPolicy(version=3, name="triage@3-c41f9b02", digest="c41f9b02" * 8)
 THRESHOLDS = {
-    "rollback": 1 / 0.03,
+    "rollback": 40.0,
+    "complaints": 200.0,
     "first_call": 100.0,
     "safety": 200.0,
     "sample_ratio": 200.0,
@@ -52,8 +54,8 @@ DIFFERENCES = {"failure": -0.031, "reward": -0.024, "missing": 0.004, "latency":
 POINTS = 36
 DECIDED = (
     (0, "start", "canary_deployer", "all gates passed", 0),
-    (9, "hold", "canary_deployer", "the canary's feedback is 14 % negative, stable's 6 %", 0),
-    (14, "resume", "ada (key k1)", "read the complaints: they are about the shop's new prices", 0),
+    (9, "hold", "canary_deployer", "a person has to look: 1 canary trajectories violated safety", 0),
+    (14, "resume", "ada (key k1)", "read it: the answer quotes what the customer wrote", 0),
     (20, "pause", "ada (key k1)", "the warehouse is moved tonight", 0),
     (28, "resume", "ada (key k1)", "the warehouse is back", 0),
     (34, "advance", "canary_deployer", "stage 1 passed: 2,100 canary trajectories settled, no evidence of harm", 1),
@@ -104,6 +106,7 @@ def support(now: datetime) -> RolloutOut:
             expected_days_by_stage=[0.8, 1.0, 1.6],
         ),
         horizon=Horizon(seconds=2400.0, basis="measured on stable's outcomes", outcomes=1840, quantile_s=1710.0),
+        complaints=ComplaintsOut(margin=0.5, more_evidence=0.0396),
         candidate=SUPPORT_7,
         stable=SUPPORT_6,
         stage=1,
@@ -126,7 +129,7 @@ def support(now: datetime) -> RolloutOut:
         run=0.21,
         run_of_trajectories=0.08,
         thresholds=THRESHOLDS,
-        budget={"evidence": 0.03, "first_call": 0.01, "run": 0.005, "safety": 0.005},
+        budget={"evidence": 0.025, "complaints": 0.005, "first_call": 0.01, "run": 0.005, "safety": 0.005},
         pending=118,
         subjects=SubjectsOut(seen=17_120, before=412, starts_before=1000, split=1, note=None),
         noticed=[],
@@ -200,6 +203,7 @@ def arm(started: int, settled: int, failures: int, reward: float | None, calls: 
         error_rate=0.0061 if calls else "no calls",
         hung_calls=calls // 9000,
         negative_feedback=0.083 if settled else "no feedback",
+        complaints=settled // 200,
         safety_violations=0,
     )
 
@@ -253,8 +257,13 @@ def e_values(place: float) -> dict[str, dict[str, float]]:
     return {
         "rollback": {**rollback, "combined": sum(rollback.values()) / 3},
         "promotion": {**promotion, "combined": min(promotion.values()), "trajectories": 1.7 * min(promotion.values())},
-        "suspension": {"combined": sum(rollback.values()) / 2, "first_call": 0.9 + 0.1 * wave, "safety": 1.0},
-        "tests": {"first_call": 0.8 + 0.1 * wave, "safety": 1.0, "sample_ratio": 1.4 + 0.9 * wave},
+        "suspension": {"combined": sum(rollback.values()) / 2, "complaints": 1.2, "first_call": 0.9, "safety": 1.0},
+        "tests": {
+            "complaints": 1.1 + 0.3 * wave,
+            "first_call": 0.8 + 0.1 * wave,
+            "safety": 1.0,
+            "sample_ratio": 1.4 + 0.9 * wave,
+        },
     }
 
 

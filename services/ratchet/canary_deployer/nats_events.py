@@ -1,4 +1,4 @@
-"""What the streams hold about a role's trajectories: starts, turns and rewards, in order from a rollout's places on."""
+"""What the streams hold about a role's trajectories: starts, turns, opinions and rewards, in order from a place on."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from ratchet.bus.connection import Bus, Extent
 from ratchet.bus.ordered_reader import PATIENCE_S, OrderedReader, fetch, read_summary
 from ratchet.bus.pull_consumer import ANSWER_S, ask, stored_at
 from ratchet.canary_deployer.domain.subjects import RECENT_STARTS
-from ratchet.canary_deployer.domain.trajectories import Batch, Event, call_of, score_of, started_of
-from ratchet.core.contract import Alert, Message, Reward, Start, Turn, named_id
+from ratchet.canary_deployer.domain.trajectories import Batch, Event, call_of, opinion_of, score_of, started_of
+from ratchet.core.contract import Alert, Feedback, Message, Reward, Start, Turn, named_id
 from ratchet.core.contract.roles import DEFAULT_ROLE, role_subject
 from ratchet.core.contract.turn import TurnSummary
 from ratchet.core.errors import BusUnavailable, ContractError, NotFound, RatchetError
 
 log = structlog.get_logger()
 
-STARTS, TURNS, REWARDS = "RL_STARTS", "RL_TURNS", "RL_REWARDS"
+STARTS, TURNS, FEEDBACK, REWARDS = STREAMS = ("RL_STARTS", "RL_TURNS", "RL_FEEDBACK", "RL_REWARDS")
 PORTION = 2000
-"""About as many starts and calls are handed out at once: between two portions the controller renews its leases, however
-much there is to catch up."""
+"""About as many starts, calls and opinions are handed out at once: between two portions the controller renews its
+leases, however much there is to catch up."""
 SKIP_S = 5.0
 """How often places move over messages of other roles."""
 RECENT = timedelta(days=1)
@@ -68,6 +68,7 @@ class Places(msgspec.Struct, frozen=True):
 
     start_seq: int = 0
     turn_seq: int = 0
+    feedback_seq: int = 0
     reward_seq: int = 0
     streams_made: str = ""
     """When each of the streams was made: another one counts from 1 again. Empty before the first message."""
@@ -84,10 +85,10 @@ class Read:
 
 
 class Events(Protocol):
-    """Starts, turns and rewards of one role from a place on.
+    """Starts, turns, opinions and rewards of one role from a place on.
 
     Everything that was stored before a reward of a batch is in that batch or an earlier one: rewards are read first,
-    then turns, then starts, each to its end, and handed out the other way round, in portions.
+    then opinions, turns and starts, each to its end, and handed out the other way round, in portions.
     """
 
     async def next(self, wait_s: float) -> Read:
@@ -100,7 +101,7 @@ class Events(Protocol):
 
 
 class EventSource(Protocol):
-    """Where starts, turns and rewards come from."""
+    """Where starts, turns, opinions and rewards come from."""
 
     async def newest_places(self) -> Places:
         """The newest message of each stream. Raises `Unavailable`."""
@@ -127,8 +128,8 @@ class NatsEventSource:
 
     async def newest_places(self) -> Places:
         """See `EventSource`."""
-        starts, turns, rewards = extents = await self._extents()
-        return Places(starts.last, turns.last, rewards.last, _made(extents))
+        extents = await self._extents()
+        return Places(*(extent.last for extent in extents), streams_made=_made(extents))
 
     async def open(self, role: str, places: Places) -> NatsEvents:
         """See `EventSource`.
@@ -140,8 +141,8 @@ class NatsEventSource:
         made = _made(extents)
         if places.streams_made not in ("", made):
             raise EvidenceLost(f"a stream that holds the evidence for {role} was made anew")
-        after = (places.start_seq, places.turn_seq, places.reward_seq)
-        for stream, place, extent in zip((STARTS, TURNS, REWARDS), after, extents, strict=True):
+        after = (places.start_seq, places.turn_seq, places.feedback_seq, places.reward_seq)
+        for stream, place, extent in zip(STREAMS, after, extents, strict=True):
             if place > extent.last:
                 raise EvidenceLost(f"{stream} ends at {extent.last}, before the evidence for {role}: an older copy")
             if place < extent.first - 1:
@@ -196,7 +197,7 @@ class NatsEventSource:
         return latest
 
     async def _extents(self) -> list[Extent]:
-        return [await self._bus.extent(stream) for stream in (STARTS, TURNS, REWARDS)]
+        return [await self._bus.extent(stream) for stream in STREAMS]
 
 
 def _made(extents: Sequence[Extent]) -> str:
@@ -245,16 +246,19 @@ class _Round:
     behind: Behind | None
     turns: int
     """So many messages of the consumer of turns, ..."""
+    feedback: int
+    """... of feedback, ..."""
     starts: int
     """... and of starts."""
 
 
 class NatsEvents:
-    """Three ordered consumers, recreated by the caller (from its own places) when a message is missing."""
+    """Four ordered consumers, recreated by the caller (from its own places) when a message is missing."""
 
     def __init__(self, bus: Bus, role: str, places: Places) -> None:
         self._starts = _Tail(bus, STARTS, role_subject(Start.TOPIC, role), places.start_seq)
         self._turns = _Tail(bus, TURNS, role_subject(Turn.TOPIC, role), places.turn_seq, headers_only=True)
+        self._feedback = _Tail(bus, FEEDBACK, role_subject(Feedback.TOPIC, role), places.feedback_seq)
         self._rewards = _Tail(bus, REWARDS, role_subject(Reward.TOPIC, role), places.reward_seq)
         self._streams_made = places.streams_made
         self._scoring = _Scoring(bus)
@@ -266,39 +270,47 @@ class NatsEvents:
 
     async def open(self) -> None:
         """Begin to read. Raises `BusUnavailable`."""
-        for tail in (self._starts, self._turns, self._rewards):
+        for tail in (*self._before, self._rewards):
             await tail.reader.open()
 
     async def next(self, wait_s: float) -> Read:
         """See `Events`."""
         current = self._round = self._round or await self._next_round(wait_s)
-        events = await self._starts.portion(current.starts, PORTION)
-        events += await self._turns.portion(current.turns, PORTION - len(events))
-        if self._starts.reader.count < current.starts or self._turns.reader.count < current.turns:
+        events, goals = list[Event](), (current.starts, current.turns, current.feedback)
+        for tail, goal in zip(self._before, goals, strict=True):
+            events += await tail.portion(goal, PORTION - len(events))
+        if any(tail.reader.count < goal for tail, goal in zip(self._before, goals, strict=True)):
             before = self._last.batch
             return Read(Batch(events, before.as_of, before.read_until), self._places(), self._last.behind)
-        await self._starts.skip_ahead()
-        await self._turns.skip_ahead()
+        for tail in self._before:
+            await tail.skip_ahead()
         self._round, self._reward_seq = None, self._rewards.applied_seq
         self._last = Read(Batch((), current.as_of, current.read_until), self._places(), current.behind)
         return replace(self._last, batch=replace(self._last.batch, events=[*events, *current.scores]))
 
     async def close(self) -> None:
         """See `Events`."""
-        for tail in (self._starts, self._turns, self._rewards):
+        for tail in (*self._before, self._rewards):
             await tail.reader.close()
 
+    @property
+    def _before(self) -> tuple[_Tail, ...]:
+        """What is handed out before rewards, in this order."""
+        return self._starts, self._turns, self._feedback
+
     async def _next_round(self, wait_s: float) -> _Round:
-        """Some rewards, then how many turns and starts have come since: in this order."""
+        """Some rewards, then how many opinions, turns and starts have come since: in this order."""
         scored_until, behind = await self._scoring.scored_until()
         scores = await self._rewards.next(wait_s)
         read_until = await self._rewards.read_until()
+        feedback = (await self._feedback.reader.state()).total
         turns = (await self._turns.reader.state()).total
         starts = (await self._starts.reader.state()).total
-        return _Round(scores, min(scored_until, read_until), read_until, behind, turns, starts)
+        return _Round(scores, min(scored_until, read_until), read_until, behind, turns, feedback, starts)
 
     def _places(self) -> Places:
-        return Places(self._starts.applied_seq, self._turns.applied_seq, self._reward_seq, self._streams_made)
+        before = (tail.applied_seq for tail in self._before)
+        return Places(*before, reward_seq=self._reward_seq, streams_made=self._streams_made)
 
 
 class _Tail:
@@ -383,6 +395,8 @@ def _event_of(message: Message, at: float) -> Event | None:
         return started_of(message, at)
     if isinstance(message, Turn):
         return call_of(message.header_summary, at)
+    if isinstance(message, Feedback):
+        return opinion_of(message, at)
     return score_of(message, at) if isinstance(message, Reward) else None
 
 

@@ -7,6 +7,7 @@ outcomes come within the horizon.
 
 from __future__ import annotations
 
+import msgspec
 import structlog
 
 from ratchet.canary_deployer import metrics
@@ -134,6 +135,6 @@ class Observer:
         reading = (rollout.rollout_id, self.store.generation)
         if self._events is None or self._reading != reading:
             await self.close()
-            places = Places(rollout.start_seq, rollout.turn_seq, rollout.reward_seq, rollout.streams_made)
+            places = msgspec.convert(rollout, Places, from_attributes=True)
             self._events, self._reading = await self.context.source.open(rollout.role, places), reading
         return self._events

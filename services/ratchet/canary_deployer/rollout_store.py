@@ -161,7 +161,7 @@ class RolloutStore:
         """Show new statistics, and save them unless the last save was only just now."""
         before = self.rollout
         if before is not None and rollout != before:
-            places, places_before = (rollout.turn_seq, rollout.reward_seq), (before.turn_seq, before.reward_seq)
+            places, places_before = ((one.turn_seq, one.feedback_seq, one.reward_seq) for one in (rollout, before))
             self._unsaved = self._unsaved or rollout.statistics != before.statistics or places != places_before
             self.rollout = rollout
             metrics.count_errors(rollout, before)

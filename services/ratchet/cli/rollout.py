@@ -22,6 +22,7 @@ from ratchet.cli.output import console, print_answer, print_dry_run, print_facts
 from ratchet.core.contract.http.rollouts import (
     ArmOut,
     AuditOut,
+    ComplaintsOut,
     CostCap,
     DifferenceOut,
     RolloutOut,
@@ -307,6 +308,8 @@ def show_one(rollout: RolloutOut) -> None:
         console.print(f"horizon: {basis}", markup=False)
     if rollout.cost is not None:
         show_cost(rollout.cost, rollout.differences.get("cost"))
+    if rollout.complaints is not None:
+        show_complaints(rollout.complaints)
     show_subjects(rollout.subjects)
     if rollout.parked:
         console.print(f"the queue is parked: `ratchet rollout resume {rollout.role}` lets it go on", markup=False)
@@ -333,6 +336,13 @@ def show_cost(cost: CostCap, difference: DifferenceOut | None) -> None:
     if difference is not None and difference.low is not None and difference.high is not None:
         seen, low, high = (_dearer(value) for value in (difference.difference, difference.low, difference.high))
         console.print(f"the canary is {seen}: between {low} and {high} with 95 %, at every look; this decides nothing")
+
+
+def show_complaints(compared: ComplaintsOut) -> None:
+    """How many more complaints are a difference, and what comparing them costs the metrics."""
+    bound = f"more than {1 + compared.margin:g} times as many as stable's, within the horizon, roll the canary back"
+    console.print(f"complaints of users: compared; {bound}", markup=False)
+    console.print(f"a rollback by a metric needs {compared.more_evidence:.0%} more evidence than without complaints")
 
 
 def _dearer(share: float) -> str:

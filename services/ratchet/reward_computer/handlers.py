@@ -24,7 +24,6 @@ from ratchet.core.stores.stored_watch import COLLECTOR, StoredWatch
 from ratchet.reward_computer import metrics
 from ratchet.reward_computer.clickhouse_facts import Event, Facts, Key
 from ratchet.reward_computer.components import Evidence
-from ratchet.reward_computer.components.user_feedback import score_of
 from ratchet.reward_computer.domain.history import TurnHistory, history_key
 from ratchet.reward_computer.domain.normalization import NO_PAST, NOTHING_YET, ScoreWindows, Stats, windows_key
 from ratchet.reward_computer.domain.reward import (
@@ -167,7 +166,7 @@ class RewardComputer:
     def _revision(
         self, received: Received[Feedback], stored: _Stored, known: _Known, places: Mapping[Key, int]
     ) -> Outcome:
-        key, spec, is_opinion = _key(received.message), known.spec, score_of(received.message) is not None
+        key, spec, is_opinion = _key(received.message), known.spec, received.message.score is not None
         if not is_opinion and received.message.kind not in FURTHER:
             return Done()
         if _event(received) not in stored.events:

@@ -9,11 +9,15 @@ import msgspec
 from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
 from ratchet.bus.projection import positions
-from ratchet.core.contract import Start, Turn, Value, decode, role_subject
+from ratchet.core.contract import Feedback, Start, Turn, Value, decode, role_subject
 from ratchet.core.contract.state import ROLLOUTS
 from ratchet.trajectory_collector.nats_streams import Streams
 
-TAILS = {"RL_TURNS": ("turn_seq", Turn.TOPIC), "RL_STARTS": ("start_seq", Start.TOPIC)}
+TAILS = {
+    "RL_TURNS": ("turn_seq", Turn.TOPIC),
+    "RL_STARTS": ("start_seq", Start.TOPIC),
+    "RL_FEEDBACK": ("feedback_seq", Feedback.TOPIC),
+}
 """Stream -> the member of a rollout's record up to which the deployer has read it, and the topic that it reads."""
 READING = frozenset({"running", "paused", "held", "suspended", "soaking"})
 """The states in which a rollout reads them. Its record leaves out a place of 0."""
@@ -26,6 +30,7 @@ class _Tail(Value, frozen=True, kw_only=True):
     role: str
     turn_seq: int = 0
     start_seq: int = 0
+    feedback_seq: int = 0
 
 
 class NatsReaders:
@@ -57,7 +62,7 @@ class NatsReaders:
         return {**declared, **durable, **projections, **await self._rollouts(stream)}
 
     async def _rollouts(self, stream: str) -> Mapping[str, int]:
-        """Rollouts under way read turns and starts of their role, each from the place in its record.
+        """Rollouts under way read turns, starts and feedback of their role, each from the place in its record.
 
         A record that cannot be read may belong to a rollout that has read nothing yet: it needs every message.
         """

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from ratchet.canary_deployer.domain.cohorts import Cohort, cohort_of, for_promotion, for_rollback, rollback_gain
+from ratchet.canary_deployer.domain.cohorts import Cohort, Known, cohort_of, for_promotion, for_rollback, rollback_gain
 from ratchet.canary_deployer.domain.confidence import ShareCosts, cost_limits_of
 from ratchet.canary_deployer.domain.e_processes import SHARPNESS, Floats
 from ratchet.canary_deployer.domain.estimates import forecast, measured_cost
@@ -56,7 +56,7 @@ def call(name: str, cost_usd: float | None, arm: str = "canary", at: float = 1.0
 
 
 def score(name: str, success: bool | None = True, at: float = 10.0) -> Score:
-    return Score(name, at, success, 0.5, None, False)
+    return Score(name, at, success, 0.5, False)
 
 
 def folded(*events: Event, as_of: float = 0.0) -> Window:
@@ -70,7 +70,7 @@ def only(window: Window) -> Trajectory:
 
 
 def cohort(window: Window) -> Cohort:
-    return cohort_of(window.chunks[0], cap_usd=CAP_USD)
+    return cohort_of(window.chunks[0], known=Known(CAP_USD))
 
 
 def test_cost_of_a_trajectory_sums_its_retries() -> None:
@@ -193,7 +193,7 @@ def test_cost_takes_a_share_of_the_rollbacks_error() -> None:
     assert with_cost.shares["failure"] == pytest.approx(RULES.shares["failure"] * 10 / 12)
     more = measured_cost([0.01] * 1000, RULES).more_evidence
     assert more is not None
-    assert (0.03 * with_cost.shares["failure"]) == pytest.approx((0.03 * RULES.shares["failure"]) ** (1 + more))
+    assert (0.025 * with_cost.shares["failure"]) == pytest.approx((0.025 * RULES.shares["failure"]) ** (1 + more))
 
 
 def test_forecast_takes_the_longer_of_both_proofs() -> None:

@@ -132,7 +132,7 @@ def test_too_few_known_outcomes_on_either_arm_block_the_next_stage_and_promotion
         thin = aged(with_canary(rollout, 300, **PROVEN, coverage=coverage), 500)
         assert waiting_for(thin, RULES) == lacks
         assert decide(thin, RULES) is None
-    worse = with_canary(running(), 300, coverage=coverage, rollback={"combined": 34.0})
+    worse = with_canary(running(), 300, coverage=coverage, rollback={"combined": 41.0})
     assert decide(worse, RULES).verdict is Verdict.ROLL_BACK
 
 
@@ -190,7 +190,8 @@ def test_so_few_subjects_promote_nothing() -> None:
 
 
 SUSPICIONS = [
-    ({"suspension": {"combined": 34.0}}, "worse than the margin, for the traffic so far: 34 reached 33.33"),
+    ({"suspension": {"combined": 41.0}}, "worse than the margin, for the traffic so far: 41 reached 40"),
+    ({"suspension": {"complaints": 201.0}}, "more complaints than the margin, for the traffic so far: 201 reached 200"),
     ({"suspension": {"first_call": 101.0}}, "first calls fail, for the traffic so far: 101 reached 100"),
     ({"suspension": {"safety": 201.0}}, "safety violations, for the traffic so far: 201 reached 200"),
     ({"run_of_trajectories": 0.004}, "canary trajectories fail one after the other, for the traffic so far"),
@@ -206,7 +207,7 @@ def test_what_trajectories_show_suspends_and_asks_with_the_subjects_seen(shown: 
 
 
 def suspended(**rules: object) -> Rollout:
-    rollout = with_canary(running(), 1, suspension={"combined": 34.0})
+    rollout = with_canary(running(), 1, suspension={"combined": 41.0})
     moved = decisions.apply_decision(
         rollout, decide(rollout, RULES), quick_rules(**rules), ANNOUNCER, CANDIDATE, FakeClock()()
     )
@@ -233,12 +234,12 @@ def test_announcements_of_every_move_keep_their_contract(state: State, verdict: 
 
 
 def test_a_suspended_canary_is_rolled_back_once_subjects_show_it() -> None:
-    shown = with_canary(suspended(), 2, suspension={"combined": 34.0}, rollback={"combined": 34.0})
+    shown = with_canary(suspended(), 2, suspension={"combined": 41.0}, rollback={"combined": 41.0})
     assert decide(shown, RULES).verdict is Verdict.ROLL_BACK
 
 
 def test_suspended_canary_is_withdrawn_at_its_deadline_never_promoted() -> None:
-    proven = with_canary(suspended(), 200, suspension={"combined": 34.0}, **PROVEN)
+    proven = with_canary(suspended(), 200, suspension={"combined": 41.0}, **PROVEN)
     assert decide(aged(proven, RULES.deadline_s - 1), RULES) is None
     ended = take(aged(proven, RULES.deadline_s), Verdict.WITHDRAW)
     assert decide(aged(proven, RULES.deadline_s), RULES).verdict is Verdict.WITHDRAW
@@ -248,13 +249,13 @@ def test_suspended_canary_is_withdrawn_at_its_deadline_never_promoted() -> None:
 def test_canary_that_was_let_go_on_is_suspended_by_as_much_again() -> None:
     resumed = take(suspended(), Verdict.RESUME)
     assert (resumed.state, resumed.weight) == (State.RUNNING, 0.1)
-    again = 34.0 * 34.0
-    assert decide(with_canary(resumed, 2, suspension={"combined": 33 * 34.0}), RULES) is None
+    again = 40.0 * 41.0
+    assert decide(with_canary(resumed, 2, suspension={"combined": 39 * 41.0}), RULES) is None
     assert decide(with_canary(resumed, 2, suspension={"combined": again}), RULES).verdict is Verdict.SUSPEND
 
 
 def test_a_canary_suspended_in_its_soak_goes_back_to_it() -> None:
-    rollout = with_canary(soaking(), 50, suspension={"combined": 34.0})
+    rollout = with_canary(soaking(), 50, suspension={"combined": 41.0})
     assert decide(rollout, RULES).verdict is Verdict.SUSPEND
     resumed = take(take(rollout, Verdict.SUSPEND), Verdict.RESUME)
     assert (resumed.state, resumed.weight) == (State.SOAKING, 0.95)
@@ -263,8 +264,8 @@ def test_a_canary_suspended_in_its_soak_goes_back_to_it() -> None:
 def test_a_role_may_keep_the_first_weight_until_a_second_threshold() -> None:
     rollout = suspended(kept_small=True)
     assert rollout.weight == 0.1
-    assert decide(with_canary(rollout, 2, suspension={"combined": 34.0, "far_worse": 199.0}), RULES) is None
-    far = with_canary(rollout, 2, suspension={"combined": 34.0, "far_worse": 201.0})
+    assert decide(with_canary(rollout, 2, suspension={"combined": 41.0, "far_worse": 199.0}), RULES) is None
+    far = with_canary(rollout, 2, suspension={"combined": 41.0, "far_worse": 201.0})
     decision = decide(far, RULES)
     assert decision.verdict is Verdict.SUSPEND
     assert take(far, Verdict.SUSPEND).weight == 0
@@ -276,7 +277,7 @@ def test_a_metric_that_looks_worse_than_its_margin_vetoes_promotion() -> None:
 
 
 def test_a_past_alarm_rolls_back_even_if_the_evidence_has_receded() -> None:
-    alarmed = with_canary(running(), 1, rollback={"combined": 34.0}, caution=1.0)
+    alarmed = with_canary(running(), 1, rollback={"combined": 41.0}, caution=1.0)
     for rollout in (alarmed, take(alarmed, Verdict.PAUSE), take(alarmed, Verdict.HOLD)):
         assert decide(rollout, RULES).verdict is Verdict.ROLL_BACK
 
@@ -284,7 +285,8 @@ def test_a_past_alarm_rolls_back_even_if_the_evidence_has_receded() -> None:
 @pytest.mark.parametrize(
     ("shown", "reason"),
     [
-        ({"rollback": {"combined": 34.0}}, "worse than the margin: e-value 34 reached 33.33"),
+        ({"rollback": {"combined": 41.0}}, "worse than the margin: e-value 41 reached 40"),
+        ({"rollback": {"complaints": 201.0}}, "more complaints than the margin: e-value 201 reached 200"),
         ({"rollback": {"first_call": 101.0}}, "first calls fail: e-value 101 reached 100"),
         ({"rollback": {"safety": 201.0}}, "safety violations: e-value 201 reached 200"),
         ({"run": 0.004}, "canary trajectories fail one after the other: chance at most 0.004 of 0.005"),
@@ -293,7 +295,7 @@ def test_a_past_alarm_rolls_back_even_if_the_evidence_has_receded() -> None:
 def test_each_test_rolls_back_when_its_share_of_the_budget_is_used_up(shown: dict[str, object], reason: str) -> None:
     decision = decide(with_canary(running(), 1, **shown), RULES)
     assert (decision.verdict, decision.reason) == (Verdict.ROLL_BACK, reason)
-    short = {"rollback": {"combined": 33.0, "first_call": 99.0, "safety": 199.0}, "run": 0.0051}
+    short = {"rollback": {"combined": 39.0, "complaints": 199.0, "first_call": 99.0, "safety": 199.0}, "run": 0.0051}
     assert decide(with_canary(running(), 1, **short), RULES) is None
 
 
@@ -341,17 +343,14 @@ def test_a_canary_whose_traffic_is_in_no_statistic_asks_an_operator(
         assert f"{unannounced} canary trajectories have calls and no start that counts" in decision.reason
 
 
-def test_a_safety_violation_and_complaints_ask_an_operator() -> None:
-    arms = {"stable": ArmCounts(rated=20, negative=1), "canary": ArmCounts(rated=20, negative=3, violations=1)}
+def test_a_safety_violation_asks_an_operator_and_complaints_alone_do_not() -> None:
+    arms = {"stable": ArmCounts(rated=20), "canary": ArmCounts(rated=20, complaints=20, violations=1)}
     watch = msgspec.structs.replace(Statistics(), **arms)
     decision = decide(msgspec.structs.replace(running(), statistics=watch), RULES)
     assert decision.verdict is Verdict.HOLD
-    assert decision.reason == (
-        "a person has to look: 1 canary trajectories violated safety; "
-        "15% of the canary's feedback is negative, 5% of stable's"
-    )
-    fewer = msgspec.structs.replace(watch, canary=ArmCounts(rated=19, negative=19))
-    assert decide(msgspec.structs.replace(running(), statistics=fewer), RULES) is None
+    assert decision.reason == "a person has to look: 1 canary trajectories violated safety"
+    complained = msgspec.structs.replace(watch, canary=ArmCounts(rated=20, complaints=20))
+    assert decide(msgspec.structs.replace(running(), statistics=complained), RULES) is None
 
 
 def test_one_safety_event_rolls_back_where_that_is_the_roles_rule() -> None:

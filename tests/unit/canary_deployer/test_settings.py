@@ -35,7 +35,7 @@ def test_defaults_are_the_documented_schedule() -> None:
     rules = Settings().rules()
     assert [(s.weight, s.min_s) for s in rules.stages] == [(0.1, 3600), (0.25, 3600), (0.5, 7200)]
     assert (rules.promotion_threshold, rules.margin, rules.min_coverage) == (20, 0.05, 0.8)
-    assert rules.budget == Budget(evidence=0.03, first_call=0.01, run=0.005, safety=0.005)
+    assert rules.budget == Budget(evidence=0.025, complaints=0.005, first_call=0.01, run=0.005, safety=0.005)
     assert rules.budget.total == pytest.approx(0.05)
     assert rules.full_weight == 0.95
 

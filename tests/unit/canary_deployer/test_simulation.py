@@ -14,10 +14,20 @@ import numpy as np
 import pytest
 from _pytest.mark import ParameterSet
 
-from ratchet.canary_deployer.domain.cohorts import cohort_of
+from ratchet.canary_deployer.domain.cohorts import Known, cohort_of
 from ratchet.canary_deployer.domain.rollout_statistics import ChunkName, LiveStatistics, Statistics
 from ratchet.canary_deployer.domain.rules import Stage
-from ratchet.canary_deployer.domain.trajectories import Batch, Call, Chunk, Compared, Event, Score, Started, Terms
+from ratchet.canary_deployer.domain.trajectories import (
+    Batch,
+    Call,
+    Chunk,
+    Compared,
+    Event,
+    Opinion,
+    Score,
+    Started,
+    Terms,
+)
 from tests.support.canary_messages import Disturbed, play_messages
 from tests.support.canary_scenes import (
     FALSE_BY_COST,
@@ -31,7 +41,7 @@ from tests.support.canary_scenes import (
     plain,
     priced,
 )
-from tests.support.canary_simulation import Played, Scene, counted, exact_interval, play
+from tests.support.canary_simulation import MEASURED, Played, Scene, counted, exact_interval, play
 from tests.support.canary_world import quick_rules
 
 ROLLOUTS, MANY = 60, 400
@@ -179,10 +189,11 @@ def history(seed: int, count: int, subjects: int = 0) -> list[Batch]:
             when += draw.expovariate(0.2)
         for _ in range(draw.randrange(3)):
             success = draw.choice([True, False, None])
-            timed.append(
-                (when, 2, Score(name, when, success, draw.random(), draw.choice([None, True]), draw.random() < 0.02))
-            )
+            timed.append((when, 2, Score(name, when, success, draw.random(), draw.random() < 0.02)))
             when += draw.expovariate(0.1)
+        for _ in range(draw.randrange(3)):
+            given = at + draw.expovariate(0.02)
+            timed.append((given, 3, Opinion(name, given, bad=draw.random() < (0.6 if canary else 0.3))))
     timed.sort(key=lambda one: one[:2])
     batches: list[Batch] = []
     while timed:
@@ -243,9 +254,9 @@ def test_the_fold_of_messages_makes_the_cohorts_that_the_simulation_plays(draw: 
         rules = scene.made_rules()
         live = LiveStatistics(Statistics(), [], rules)
         live.fold(Batch(played.events, now), PAIR, rules)
-        folded = cohort_of(live.window.chunks[0], cap_usd=1.0)
+        folded = cohort_of(live.window.chunks[0], known=Known(1.0, silent=now - rules.horizon_s))
         arrays = played.cohort(len(folded.canary))
-        for name in ("canary", "weight", "outcome", "first", "reward", "latency", "timed", "violation", "broken_off"):
+        for name in MEASURED:
             np.testing.assert_allclose(getattr(folded, name), getattr(arrays, name)[0], rtol=1e-9, err_msg=name)
         if arrays.costs is not None:
             assert folded.costs is not None

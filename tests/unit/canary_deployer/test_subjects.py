@@ -42,7 +42,7 @@ def started(number: int, at: float, subject: str | None, *, canary: bool = True,
 def scored(number: int, at: float, *, success: bool) -> list[Call | Score]:
     arm = ("canary", 2)
     call = Call(f"t{number}", at, True, *arm, False, 900.0, False, at, at)
-    return [call, Score(f"t{number}", at, success, float(success), None, False)]
+    return [call, Score(f"t{number}", at, success, float(success), False)]
 
 
 def folded(*events: object, as_of: float = 50.0, pair: Compared = PAIR) -> Window:

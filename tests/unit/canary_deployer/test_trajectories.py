@@ -61,7 +61,7 @@ def answered(name: str, arm: str = "mixed", began: float = 1.0) -> Call:
 
 
 def score(name: str, at: float = 10.0, success: bool | None = True, **changes: object) -> Score:
-    return replace(Score(name, at, success, 0.8 if success else 0.0, None, False), **changes)
+    return replace(Score(name, at, success, 0.8 if success else 0.0, False), **changes)
 
 
 def folded(*events: Event, window: Window | None = None, as_of: float = 0.0, rules: Rules = RULES) -> Window:
@@ -136,9 +136,14 @@ def test_starts_beyond_the_limit_of_open_trajectories_are_in_no_statistic_and_ro
     assert (len(window.chunks), window.canary.started) == (2, 2 * BLOCK)
     settling = [event for number in range(BLOCK) for event in (call(f"t{number}"), score(f"t{number}"))]
     folded(*settling, window=window)
-    assert len(list(window.close(keep=1000))) == 1
-    folded(*(start(f"later {number}") for number in range(2 * BLOCK)), window=window)
-    assert (len(window.chunks), window.canary.started) == (3, 3 * BLOCK)
+    assert (len(list(window.close())), len(list(window.close_complaints(RULES)))) == (1, 0)
+    later = [start(f"later {number}", at=50.0) for number in range(3 * BLOCK)]
+    folded(*later, window=window)
+    assert window.canary.started == 2 * BLOCK, "they may still be complained of"
+    folded(window=window, as_of=101.0)
+    assert (len(list(window.close())), len(list(window.close_complaints(RULES)))) == (1, 2)
+    folded(*later, window=window)
+    assert (len(window.chunks), window.canary.started) == (4, 4 * BLOCK)
 
 
 def test_a_start_that_is_announced_twice_counts_at_its_first_and_never_again_after_it_has_settled() -> None:
@@ -222,9 +227,9 @@ def test_a_reward_counts_from_the_time_at_which_its_trajectory_was_reported() ->
 def test_a_trajectory_that_falls_back_because_its_arm_failed_is_a_failure_of_that_arm_at_once(arm: str) -> None:
     window = folded(start("a", arm), call("a", arm), failing("a", arm, first=False), answered("a"))
     assert (known(window, "a").outcome, known(window, "a").reward, known(window, "a").first) == (FAILED, 0.0, 0)
-    before = (window.arm(arm == "canary").failures, window.arm(arm == "canary").rated)
-    folded(score("a", negative=True, violation=True), answered("a"), failing("a"), window=window, as_of=1000.0)
-    assert (window.arm(arm == "canary").failures, window.arm(arm == "canary").rated) == before == (1, 0)
+    before = (window.arm(arm == "canary").failures, window.arm(arm == "canary").violations)
+    folded(score("a", violation=True), answered("a"), failing("a"), window=window, as_of=1000.0)
+    assert (window.arm(arm == "canary").failures, window.arm(arm == "canary").violations) == before == (1, 0)
 
 
 def test_a_failed_call_after_which_the_same_arm_went_on_leaves_the_outcome_to_the_reward() -> None:
@@ -271,11 +276,11 @@ def test_calls_after_the_outcome_change_no_latency() -> None:
     assert known(window, "a").latency_ms == 10.0
 
 
-def test_feedback_and_violations_of_settled_trajectories_count_once_and_change_no_test() -> None:
+def test_violations_of_settled_trajectories_count_once_and_change_no_test() -> None:
     window = folded(start("a"), call("a"), score("a"))
-    folded(score("a", at=50.0, negative=True, violation=True), window=window)
-    folded(score("a", at=60.0, negative=False, violation=True), window=window)
-    assert (window.canary.rated, window.canary.negative, window.canary.violations) == (1, 1, 1)
+    folded(score("a", at=50.0, violation=True), window=window)
+    folded(score("a", at=60.0, violation=True), window=window)
+    assert window.canary.violations == 1
     assert not known(window, "a").violation
 
 
@@ -289,18 +294,23 @@ def test_full_blocks_are_closed_in_order_and_only_when_nothing_in_them_is_pendin
     names = [str(number) for number in range(300)]
     window = folded(*[start(name) for name in names], *[call(name) for name in names])
     folded(*[score(name) for name in names if name != "5"], window=window)
-    assert list(window.close(10_000)) == []
+    assert list(window.close()) == []
     folded(score("5"), window=window)
-    assert [chunk.number for chunk in window.close(10_000)] == [0, 1]
+    assert [chunk.number for chunk in window.close()] == [0, 1]
     assert (window.closed, len(window.open)) == (2, 1)
-    assert list(window.close(10_000)) == []
+    assert list(window.close()) == []
 
 
 def test_closed_blocks_are_remembered_up_to_a_bound() -> None:
     names = [str(number) for number in range(128 * 5)]
     events = [event for name in names for event in (start(name), call(name), score(name))]
     window = folded(*events)
-    assert [chunk.number for chunk in window.close(300)] == [0, 1, 2, 3, 4]
+    assert [chunk.number for chunk in window.close()] == [0, 1, 2, 3, 4]
+    window.forget(300)
+    assert len(window.chunks) == 5, "they may still be complained of"
+    folded(window=window, as_of=101.0)
+    assert [chunk.number for chunk in window.close_complaints(RULES)] == [0, 1, 2, 3, 4]
+    window.forget(300)
     assert [chunk.number for chunk in window.chunks] == [3, 4]
     folded(start("0"), window=window)
     assert window.chunks[-1].number == 5
@@ -315,7 +325,7 @@ def test_turns_rewards_and_starts_become_events_of_the_fold() -> None:
     gone = call_of(turn_of("t", "canary", 2, 0.25, finish_reason="cancelled", latency_ms=5.0).header_summary, 7.0)
     assert (gone.hung, gone.latency_ms, gone.error) == (True, None, False)
     reward = reward_of("t", success=True, total=1.7)
-    assert score_of(reward, 7.0) == Score("t", 7.0, success=True, reward=1.0, negative=None, violation=False)
+    assert score_of(reward, 7.0) == Score("t", 7.0, success=True, reward=1.0, violation=False)
     centres = {"reward": 0.2, "another": 0.9}
     announced = start_of("t", "canary", 2, 0.25, Route(role="support"), centres=centres, latency_scale_ms=300.0)
     read = started_of(announced, 7.0)
@@ -328,11 +338,9 @@ def test_unknown_or_inapplicable_task_completion_is_an_unknown_outcome() -> None
     assert score_of(reward_of("t", success=True, reward_components={}), 0.0).success is None
 
 
-def test_feedback_and_safety_are_read_from_the_components() -> None:
+def test_safety_is_read_from_the_components() -> None:
     parts = {
         "task_completion": RewardComponent(score=1.0, weight=0.4, source="automated"),
-        "user_feedback": RewardComponent(score=0.0, weight=0.25, source="human"),
         "safety": RewardComponent(score=0.0, weight=0.1, source="automated"),
     }
-    read = score_of(reward_of("t", success=True, reward_components=parts), 0.0)
-    assert (read.negative, read.violation) == (True, True)
+    assert score_of(reward_of("t", success=True, reward_components=parts), 0.0).violation

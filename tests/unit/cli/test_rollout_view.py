@@ -84,10 +84,17 @@ def test_a_rollout_is_shown_with_its_evidence(capsys: pytest.CaptureFixture[str]
         "arm started trajectories failures failure_rate",
         "canary 130 130 22 0.1692",
         "promotion combined 6",
-        "thresholds: rollback 33.3, promotion 20, run 0.005",
+        "thresholds: rollback 40, complaints 200, promotion 20, run 0.005",
         "waiting for 40 of 200 canary trajectories in this stage",
     ):
         assert words in output
+
+
+def test_complaints_are_shown_with_their_margin_and_what_they_take(capsys: pytest.CaptureFixture[str]) -> None:
+    show_one(rollout())
+    output = " ".join(capsys.readouterr().out.split())
+    assert "complaints of users: compared; more than 1.5 times as many as stable's, within the horizon" in output
+    assert "a rollback by a metric needs 4% more evidence than without complaints" in output
 
 
 def test_cost_is_shown_with_what_it_takes_and_how_much_dearer(capsys: pytest.CaptureFixture[str]) -> None:

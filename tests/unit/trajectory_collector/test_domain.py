@@ -16,7 +16,6 @@ from ratchet.core.contract.turn import EngineInfo, Sampling, Trainable
 from ratchet.core.rules.chat import chat_messages
 from ratchet.core.rules.recorded import recorded_chat, recorded_parts
 from ratchet.core.service.contracts import load_contracts
-from ratchet.reward_computer.components.user_feedback import score_of
 from ratchet.trajectory_collector.app import collected
 from ratchet.trajectory_collector.domain import (
     Inference,
@@ -143,7 +142,7 @@ def test_late_claims_of_an_agent_ask_for_a_revision_and_are_no_opinion() -> None
     ]
     updates = [update_of(one) for one in claiming]
     assert [update.kind for update in updates if update] == ["update"] * 3
-    assert all(score_of(update) is None for update in updates if update)
+    assert all(update.score is None for update in updates if update)
     assert len({update.feedback_id for update in updates if update}) == 3
     assert update_of(claiming[0]) == updates[0]
     CONTRACTS.check_strict(updates[0] or claiming[0])

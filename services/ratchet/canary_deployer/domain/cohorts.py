@@ -11,6 +11,7 @@ place.
 | failure, rollback | 1 | 0; 1 when broken off | bound; 1 when broken off | bound |
 | missing, rollback | 0 | 1 | bound | bound |
 | reward, rollback | 1 - reward | its reward if any came, else the centre | bound | bound |
+| complaint, rollback | as users say | as users say | as users say | the same |
 | cost, rollback | as spent | as spent | as spent; the cap on stable | the same |
 | latency, rollback | x / (x + scale); 1 when a call hung or none came | the same | bound | bound |
 | failure, promotion | 1 | 1 | worst for the claim | behind the watermark |
@@ -27,6 +28,9 @@ stakes of any other harm. What is spent only grows, so as much as is known of it
 the cap the highest: a cost that is pending, or of which a call has no price, counts with the one that is worst for the
 claim. A cost above the cap is cut, so how often that happens is a harm of its own (`over_cap`), with a margin of .05.
 
+**Complaints** are counted likewise, with r = .5: one is a harm of 1 / (1 + r) on the canary and of 1 on stable. No
+opinion is no complaint, and one that may still come counts at the bound, whatever is known of the outcome.
+
 Broken off: an engine broke over one of the calls. For a rollback's failures that is harm on both arms, also where an
 agent of stable repaired it and the trajectory succeeded: an engine that restarts breaks the calls of both alike, and a
 policy that breaks it does so alone. Promotion takes these trajectories as it takes any other.
@@ -34,6 +38,7 @@ policy that breaks it does so alone. Promotion takes these trajectories as it ta
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -41,7 +46,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ratchet.canary_deployer.domain.e_processes import Flags, Floats, lowest_difference, weighted_difference
-from ratchet.canary_deployer.domain.rules import COST_MARGIN, COSTS, FAILURE, LATENCY, MISSED, OVER_CAP, REWARD
+from ratchet.canary_deployer.domain.rules import (
+    COMPLAINT_MARGIN,
+    COMPLAINTS,
+    COST_MARGIN,
+    COSTS,
+    FAILURE,
+    LATENCY,
+    MISSED,
+    OVER_CAP,
+    REWARD,
+)
 from ratchet.canary_deployer.domain.subjects import FIRST, Unit
 from ratchet.canary_deployer.domain.trajectories import (
     FAILED,
@@ -85,6 +100,8 @@ class Cohort:
     violation: Floats
     broken_off: Flags
     """An engine broke over one of the calls."""
+    complaint: Floats
+    """1: its user has complained, 0: and will not, NaN: pending."""
     centres: dict[str, Floats]
     """`reward`, `latency` and `cost` for rollback, `failure`, `loss`, `latency` and `cost` for promotion."""
     opens: Flags
@@ -127,16 +144,30 @@ class Units:
         return (self.coming == 0) & (self.total((~self.members.settled).astype(np.float64)) == 0)
 
 
-def cohort_of(chunk: Chunk, units: Mapping[str, Unit] | None = None, cap_usd: float | None = None) -> Cohort:
-    """A chunk as arrays, with the units that it opened where `units` are given, by subject; costs where a cap is."""
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a rollout knows of all its trajectories: for the harms of a chunk."""
+
+    cap_usd: float | None = None
+    """None: cost is not compared."""
+    silent: float = math.inf
+    """Users complain no more of trajectories that started before this instant."""
+
+
+PLAIN = Known()
+"""Cost is not compared, and no user complains any more."""
+
+
+def cohort_of(chunk: Chunk, units: Mapping[str, Unit] | None = None, known: Known = PLAIN) -> Cohort:
+    """A chunk as arrays, with the units that it opened where `units` are given, by subject."""
     trajectories = chunk.trajectories
     terms = [chunk.terms[trajectory.terms] for trajectory in trajectories]
     opens_named = any(trajectory.subject and trajectory.place == 0 for trajectory in trajectories)
-    opened = _units(chunk, units, cap_usd) if units and opens_named else None
-    return _cohort(trajectories, terms, terms, cap_usd, opened)
+    opened = _units(chunk, units, known) if units and opens_named else None
+    return _cohort(trajectories, terms, terms, known, opened)
 
 
-def _units(chunk: Chunk, units: Mapping[str, Unit], cap_usd: float | None) -> Units:
+def _units(chunk: Chunk, units: Mapping[str, Unit], known: Known) -> Units:
     opener, coming = list[int](), np.zeros(len(chunk.trajectories))
     members, terms, centres = list[Trajectory](), list[Terms](), list[Terms]()
     for place, trajectory in enumerate(chunk.trajectories):
@@ -152,14 +183,14 @@ def _units(chunk: Chunk, units: Mapping[str, Unit], cap_usd: float | None) -> Un
             terms.append(own)
         opener += [place] * len(counted)
         centres += [opening] * len(counted)
-    return Units(_cohort(members, terms, centres, cap_usd), np.array(opener, dtype=np.intp), coming)
+    return Units(_cohort(members, terms, centres, known), np.array(opener, dtype=np.intp), coming)
 
 
 def _cohort(
     trajectories: Sequence[Trajectory],
     terms: Sequence[Terms],
     centres: Sequence[Terms],
-    cap_usd: float | None,
+    known: Known,
     units: Units | None = None,
 ) -> Cohort:
     """Trajectories with their own terms as arrays; `centres` are those that each is tested with."""
@@ -181,6 +212,9 @@ def _cohort(
         timed=np.array([scale_ms is not None for scale_ms in scales], dtype=np.bool_),
         violation=np.array([float(trajectory.violation) for trajectory in trajectories]),
         broken_off=np.array([trajectory.broken_off for trajectory in trajectories], dtype=np.bool_),
+        complaint=np.array(
+            [1.0 if one.complained else 0.0 if one.since < known.silent else np.nan for one in trajectories]
+        ),
         centres={
             "reward": np.array([term.reward for term in centres]),
             "loss": np.array([term.loss for term in centres]),
@@ -190,7 +224,7 @@ def _cohort(
         },
         opens=np.array([trajectory.place == 0 for trajectory in trajectories], dtype=np.bool_),
         units=units,
-        costs=None if cap_usd is None else _costs(trajectories, cap_usd),
+        costs=None if known.cap_usd is None else _costs(trajectories, known.cap_usd),
     )
 
 
@@ -241,6 +275,9 @@ def for_rollback(cohort: Cohort, metric: str) -> Floats:
         return _cost_harm(cohort, metric, dearest=~cohort.canary)
     if metric == FIRST_CALL:
         return np.where(np.isnan(cohort.first), bound, cohort.first)
+    if metric == COMPLAINTS:
+        harm = np.where(np.isnan(cohort.complaint), bound, cohort.complaint)
+        return folded(cohort.canary, harm, COMPLAINT_MARGIN)
     if metric == FAILURE:
         harm = np.where((cohort.outcome == FAILED) | cohort.broken_off, 1.0, 0.0)
         return np.where(cohort.settled & (~cohort.unknowable | cohort.broken_off), harm, bound)
@@ -270,9 +307,9 @@ def for_promotion(cohort: Cohort, metric: str) -> Floats:
     return np.where(cohort.unknowable, worst, harm)
 
 
-def folded(canary: Flags, cost: Floats) -> Floats:
-    """The harm of costs [0, 1]: the margin is taken off that of the canary (see above)."""
-    return np.where(canary, cost / (1 + COST_MARGIN), cost)
+def folded(canary: Flags, harm: Floats, margin: float) -> Floats:
+    """The harm [0, 1] whose difference is compared with 0: a relative margin is taken off the canary's (see above)."""
+    return np.where(canary, harm / (1 + margin), harm)
 
 
 def _cost_harm(cohort: Cohort, metric: str, dearest: Flags) -> Floats:
@@ -281,7 +318,11 @@ def _cost_harm(cohort: Cohort, metric: str, dearest: Flags) -> Floats:
     if costs is None:
         raise ValueError("cost is compared without a cap")
     spent = np.where(dearest & ~costs.known, np.inf, costs.spent)
-    return np.where(spent > 1, 1.0, 0.0) if metric == OVER_CAP else folded(cohort.canary, np.minimum(spent, 1.0))
+    return (
+        np.where(spent > 1, 1.0, 0.0)
+        if metric == OVER_CAP
+        else folded(cohort.canary, np.minimum(spent, 1.0), COST_MARGIN)
+    )
 
 
 def centre_for_promotion(cohort: Cohort, metric: str) -> Floats:

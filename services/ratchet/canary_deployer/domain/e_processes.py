@@ -64,6 +64,9 @@ trajectories only suspend.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -88,10 +91,13 @@ MIN_WEIGHT = 1e-3
 
 def thinning_factors(weight: Floats, gain: Floats, margin: float) -> Floats:
     """Rollback factors [..., n, stakes] of rare events: conditional thinning; the gain is Z - margin."""
-    weights, place = np.unique(weight, return_inverse=True)
+    first = weight.ravel()[:1]
+    is_one = bool((weight == first).all())  # as in most blocks: one weight needs no sorting
+    weights, place = (first, np.zeros(1, np.intp)) if is_one else np.unique(weight, return_inverse=True)
     stakes = (weights * (1 - weights))[:, None] * (RISK_RATIOS - 1) / (weights[:, None] * (RISK_RATIOS - 1) + 1)
     largest = LARGEST_STAKE / (1 / (1 - weights) + margin)
-    return 1 + np.minimum(stakes, largest[:, None])[place.reshape(weight.shape)] * gain[..., None]
+    each = np.minimum(stakes, largest[:, None])[place if is_one else place.reshape(weight.shape)]
+    return 1 + each * gain[..., None]
 
 
 def rollback_factors(weight: Floats, centre: Floats, gain: Floats, margin: float) -> Floats:
@@ -170,6 +176,47 @@ def prefix_values(products: Floats, capital: Floats, shares: Floats, block: int)
     before it, `shares` the fixed mixtures [stakes, tests] whose columns sum to 1.
     """
     return products @ (capital[..., :, None] * shares) + reserve(block)
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """Running products of a rollback's factors over a block: the costly part, worth keeping."""
+
+    running: Floats
+    """[..., n, stakes]."""
+    highest: Floats
+    """The largest of each stake, [..., 1, stakes]: no mixture of them has a larger prefix than theirs."""
+    rise: bool
+    """Whether any of them does: else no prefix that ends in the block has a larger e-value than one before it."""
+
+    @classmethod
+    def of(cls, factors: Sequence[Floats]) -> Products:
+        """Of the factors [..., n, stakes] of several harms."""
+        running = running_products(np.concatenate(factors, axis=-1))
+        return cls.of_running(running)
+
+    @classmethod
+    def of_running(cls, running: Floats) -> Products:
+        """Of products that are made."""
+        highest = running.max(axis=-2, keepdims=True)
+        return cls(running, highest, bool((highest > 1).any()))
+
+
+def largest_prefix(
+    capital: Floats, block: int, mixtures: Floats, products: Sequence[Products], first_stake: int = 0
+) -> Floats:
+    """The largest e-value [..., tests] of a prefix that ends in these blocks, or right before the first, `block`.
+
+    A block whose highest products, all at once, would not exceed it has no prefix that does. Stakes before the first
+    one are left out of the products.
+    """
+    largest = capital @ mixtures + reserve(block)
+    for part in products:
+        running, highest = part.running[..., first_stake:], part.highest[..., first_stake:]
+        if part.rise and (prefix_values(highest, capital, mixtures, block)[..., 0, :] > largest).any():
+            largest = np.maximum(largest, prefix_values(running, capital, mixtures, block).max(axis=-2))
+        capital, block = grown_capital(capital, running[..., -1, :], block), block + 1
+    return largest
 
 
 def capped_wealth(wealth: Floats, factors: Floats, ceiling: float) -> Floats:

@@ -38,9 +38,9 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from ratchet.bus.message import JsonObject, Value
-from ratchet.canary_deployer.domain.rules import COST_MARGIN, COSTS, FAILURE, Rules
+from ratchet.canary_deployer.domain.rules import COMPLAINT_MARGIN, COST_MARGIN, COSTS, FAILURE, Rules
 from ratchet.canary_deployer.domain.subjects import SubjectsBefore
-from ratchet.core.contract.http.rollouts import CostCap, Horizon
+from ratchet.core.contract.http.rollouts import ComplaintsOut, CostCap, Horizon
 
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
@@ -194,7 +194,7 @@ def measured_cost(costs_usd: Sequence[float | None], rules: Rules) -> CostCap:
         quantile_usd=dear_usd,
         mean_usd=sum(known) / priced,
         growth=growth,
-        more_evidence=_more_evidence(rules.with_cost(cap_usd)),
+        more_evidence=_more_by_cost(rules.with_cost(cap_usd)),
     )
 
 
@@ -214,11 +214,24 @@ def _growth(costs: Sequence[float], unknown: float) -> float | None:
     return sharpness * effect - sharpness**2 * variance / 2
 
 
-def _more_evidence(rules: Rules) -> float:
-    """How much further a rollback's e-value by one metric has to come, in logarithms, because cost has a share too."""
-    shares, budget = rules.shares, rules.budget.evidence
-    others = 1 - sum(shares[name] for name in COSTS)
-    return math.log(others) / math.log(budget * shares.get(FAILURE, min(shares.values())) / others)
+def _more_by_cost(rules: Rules) -> float:
+    return _more_evidence(rules, 1 / (1 - sum(rules.shares[name] for name in COSTS)))
+
+
+def complaints_compared(rules: Rules) -> ComplaintsOut:
+    """By how much complaints may differ, and what their share of the budget costs the other metrics."""
+    budget = rules.budget
+    return ComplaintsOut(
+        margin=COMPLAINT_MARGIN,
+        more_evidence=_more_evidence(rules, (budget.evidence + budget.complaints) / budget.evidence),
+    )
+
+
+def _more_evidence(rules: Rules, times: float) -> float:
+    """How much further a rollback's e-value by one metric has to come, in logarithms, than with so many times its share
+    of the error."""
+    share = times * rules.budget.evidence * rules.shares.get(FAILURE, min(rules.shares.values()))
+    return math.log(times) / -math.log(share)
 
 
 def quantile(values: Sequence[float], share: float) -> float:

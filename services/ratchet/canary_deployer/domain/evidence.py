@@ -50,19 +50,22 @@ from ratchet.canary_deployer.domain.e_processes import (
     SHIFTS,
     Flags,
     Floats,
+    Products,
     capped_wealth,
     grown_capital,
+    largest_prefix,
     prefix_values,
     promotion_factors,
     ratio_factors,
-    reserve,
     rollback_factors,
     running_products,
     thinning_factors,
 )
 from ratchet.canary_deployer.domain.failure_streak import Run
 from ratchet.canary_deployer.domain.rules import (
+    COMPLAINTS,
     COST,
+    COST_MARGIN,
     COSTS,
     FAILURE,
     LATENCY,
@@ -125,16 +128,6 @@ class ProcessState:
     """... and any run of subjects."""
 
 
-@dataclass(frozen=True, slots=True)
-class Products:
-    """Running products of the rollback family's factors over a block: the costly part, worth keeping."""
-
-    running: Floats
-    """[..., n, stakes]."""
-    highest: Floats
-    """The largest of each stake, [..., 1, stakes]: no mixture of them has a larger prefix than theirs."""
-
-
 class SequentialTests:
     """All tests of a rollout under some rules."""
 
@@ -160,7 +153,7 @@ class SequentialTests:
     def layout(self) -> tuple[str, ...]:
         """What the numbers of a `ProcessState` stand for: a state of other tests means something else here."""
         shares = (f"{share:g} of k={k}" for k, share in self.shares.items())
-        return (*shares, *self.names, "promotion", *self.rules.promotion_metrics)
+        return (*shares, *self.names, "promotion", *self.rules.promotion_metrics, COMPLAINTS)
 
     def _made_mixtures(self) -> Floats:
         """Stakes stand as in `products`: by subject for each k, then by trajectory."""
@@ -198,8 +191,7 @@ class SequentialTests:
 
     def products(self, cohort: Cohort) -> Products:
         """Of a cohort, pending harms at their bounds."""
-        running = self._running(cohort)
-        return Products(running, running.max(axis=-2, keepdims=True))
+        return Products.of_running(self._running(cohort))
 
     def _running(self, cohort: Cohort) -> Floats:
         alone = self._factors(cohort, rollback_gain)
@@ -278,19 +270,10 @@ class SequentialTests:
         )
 
     def _largest(self, state: ProcessState, products: Sequence[Products], *, alone: bool) -> Floats:
-        """The largest e-value of a prefix that reaches into the open blocks, per test.
-
-        A block whose highest products, all at once, would not exceed it has no prefix that does.
-        """
+        """The largest e-value of a prefix that reaches into the open blocks, per test."""
         units, stakes = len(self.unit_names), self._unit_stakes if alone else 0
         mixtures = self._mixtures[stakes:, units if alone else 0 :]
-        capital, block = state.capital[..., stakes:], state.block
-        largest = capital @ mixtures + reserve(block)
-        for part in products:
-            running, highest = part.running[..., stakes:], part.highest[..., stakes:]
-            if (prefix_values(highest, capital, mixtures, block)[..., 0, :] > largest).any():
-                largest = np.maximum(largest, prefix_values(running, capital, mixtures, block).max(axis=-2))
-            capital, block = grown_capital(capital, running[..., -1, :], block), block + 1
+        largest = largest_prefix(state.capital[..., stakes:], state.block, mixtures, products, stakes)
         return np.concatenate([largest[..., :units], largest], axis=-1) if alone else largest
 
     def _unit_wealth(self, wealth: Floats, cohorts: Sequence[Cohort]) -> Floats:
@@ -425,7 +408,7 @@ class Evaluation:
         if self.tests.rules.cost_cap_usd is not None:
             spent = self._total([stratum.harm[SPENT] for stratum in self.known.strata.values()])
             priced = self._total([stratum.harm[PRICED] for stratum in self.known.strata.values()])
-            shrunk = folded(np.array([False, True]), (spent + Terms().cost) / (priced + 1))
+            shrunk = folded(np.array([False, True]), (spent + Terms().cost) / (priced + 1), COST_MARGIN)
             centres[COST] = (1 - weight) * shrunk[..., 1] + weight * shrunk[..., 0]
         return centres
 
@@ -489,11 +472,11 @@ class Evidence(msgspec.Struct, frozen=True, omit_defaults=True):
     """The results of all tests of one rollout when it was last evaluated."""
 
     rollback: dict[str, float] = {}
-    """By subject, largest e-value of any prefix: `combined` and its metrics, `first_call`, `safety`."""
+    """By subject, largest e-value of any prefix: `combined` and its metrics, `first_call`, `safety`, `complaints`."""
     suspension: dict[str, float] = {}
     """The same by trajectory, with `sample_ratio` and `far_worse`."""
     caution: float = 1.0
-    """Largest combined rollback e-value by trajectory of a recent prefix."""
+    """Largest rollback e-value by trajectory of a recent prefix: the combined one, or that of complaints."""
     promotion: dict[str, float] = {}
     """By subject, e-value at the present watermark, by metric."""
     promotion_by_trajectory: dict[str, float] = {}

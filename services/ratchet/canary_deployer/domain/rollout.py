@@ -262,10 +262,12 @@ class Rollout(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Whether cost is compared, up to what cap, and why; frozen when it started."""
     turn_seq: Count = 0
     """Last message of RL_TURNS that is in `statistics`."""
+    feedback_seq: Count = 0
+    """Last message of RL_FEEDBACK that is in `statistics`."""
     reward_seq: Count = 0
     """Last message of RL_REWARDS that is in `statistics`."""
     streams_made: str = ""
-    """When those three streams were created: in a stream created anew, sequences stand for other messages."""
+    """When those four streams were created: in a stream created anew, sequences stand for other messages."""
     decisions: Count = 0
     """How many decisions were taken: the next one's sequence."""
     last_hash: Sha256 | None = None

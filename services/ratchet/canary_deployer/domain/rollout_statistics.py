@@ -12,8 +12,10 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from ratchet.canary_deployer.domain.cohorts import Cohort, cohort_of
-from ratchet.canary_deployer.domain.evidence import Evidence, ProcessState, Products, SequentialTests, Stratum
+from ratchet.canary_deployer.domain.cohorts import Cohort, Known, cohort_of
+from ratchet.canary_deployer.domain.complaints import ComplaintTest, StoredComplaints
+from ratchet.canary_deployer.domain.e_processes import Products
+from ratchet.canary_deployer.domain.evidence import Evidence, ProcessState, SequentialTests, Stratum
 from ratchet.canary_deployer.domain.failure_streak import Run
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.subjects import FIRST
@@ -125,6 +127,9 @@ class Statistics(msgspec.Struct, frozen=True, omit_defaults=True):
     chunks: tuple[ChunkName, ...] = ()
     closed: int = 0
     """How many of the chunks are folded for good."""
+    complaints: StoredComplaints = StoredComplaints()
+    heard: int = 0
+    """How many of the chunks the test over complaints has folded for good."""
     pending: int = 0
     """Trajectories whose outcome is not settled."""
     subjects: int = 0
@@ -155,27 +160,45 @@ class LiveStatistics:
             canary,
             subjects=statistics.subjects,
             means=FIRST in self._tests.shares,
+            heard=statistics.heard,
         )
         stored = statistics.tests
         self._state = stored.state() if stored.capital else self._tests.initial_state()
         self._computed: dict[int, tuple[Cohort, Products]] = {}
         """Cohort and products of open chunks, by number."""
+        self._complaint_test = ComplaintTest(self._tests.shares)
+        complaints = statistics.complaints
+        self._complaint_state = complaints.state() if complaints.capital else self._complaint_test.initial_state()
+        self._complaints: dict[int, Products] = {}
+        """Of chunks that the test over complaints has not folded for good, by number."""
 
     def fold(self, batch: Batch, compared: Compared, rules: Rules) -> None:
         """Take in a batch; blocks in which nothing is pending any more are closed."""
         self.window.fold(batch, compared, rules)
         for number in self.window.stale:
             self._computed.pop(number, None)
+        for number in self.window.stale_complaints:
+            self._complaints.pop(number, None)
         self.window.stale.clear()
-        for chunk in self.window.close(rules.keep_seen):
+        self.window.stale_complaints.clear()
+        for chunk in self.window.close():
             self._state = self._tests.close_block(self._state, *self._cohort_and_products(chunk))
             del self._computed[chunk.number]
+        for chunk in self.window.close_complaints(rules):
+            self._complaint_state = self._complaint_test.close_block(self._complaint_state, self._complained(chunk))
+            del self._complaints[chunk.number]
+            self.window.complained.discard(chunk.number)
+        self.window.forget(rules.keep_seen)
 
     def record(self, weight: float, names: tuple[ChunkName, ...] = ()) -> Statistics:
         """The statistics as of now, for a canary that has this weight."""
         computed = [self._cohort_and_products(chunk) for chunk in self.window.open]
         cohorts, products = [cohort for cohort, _ in computed], [products for _, products in computed]
         evaluation = self._tests.evaluate(self._state, cohorts, products)
+        # Behind the last complaint about the canary no prefix is larger: the test need not look there.
+        last = max(self.window.complained, default=-1)
+        heard = [chunk for chunk in self.window.chunks[self.window.heard :] if chunk.number <= last]
+        complaints = self._complaint_test.evaluate(self._complaint_state, list(map(self._complained, heard)))
         centres = evaluation.centres(np.asarray(min(max(weight, 0.0), 1.0)))
         stable, canary = self.window.stable, self.window.canary
         timed = stable.timed + canary.timed
@@ -183,10 +206,12 @@ class LiveStatistics:
         return Statistics(
             stable=msgspec.structs.replace(stable),
             canary=msgspec.structs.replace(canary),
-            evidence=evaluation.evidence(),
+            evidence=complaints.added_to(evaluation.evidence()),
             tests=StoredState.of_state(self._state, self._tests.layout),
             chunks=names,
             closed=self.window.closed,
+            complaints=StoredComplaints.of_state(self._complaint_state),
+            heard=self.window.heard,
             pending=self.window.pending,
             subjects=self.window.subjects,
             centres={name: round(float(value), DECIMALS) for name, value in centres.items()},
@@ -196,7 +221,17 @@ class LiveStatistics:
     def _cohort_and_products(self, chunk: Chunk) -> tuple[Cohort, Products]:
         known = self._computed.get(chunk.number)
         if known is None:
-            units = self.window.units if FIRST in self._tests.shares else None
-            cohort = cohort_of(chunk, units, self._tests.rules.cost_cap_usd)
+            cohort = self._cohort(chunk)
             known = self._computed[chunk.number] = (cohort, self._tests.products(cohort))
         return known
+
+    def _complained(self, chunk: Chunk) -> Products:
+        known = self._complaints.get(chunk.number)
+        if known is None:
+            known = self._complaints[chunk.number] = self._complaint_test.products(self._cohort(chunk))
+        return known
+
+    def _cohort(self, chunk: Chunk) -> Cohort:
+        rules, window = self._tests.rules, self.window
+        known = Known(rules.cost_cap_usd, silent=window.heard_until - rules.horizon_s)
+        return cohort_of(chunk, window.units if FIRST in self._tests.shares else None, known)

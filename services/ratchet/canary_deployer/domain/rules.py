@@ -17,10 +17,12 @@ COSTS = (COST, OVER_CAP)
 """What a trajectory costs, cut at a cap that is frozen at the start, and whether it costs more than that: compared, by
 rollback and by promotion, where stable's history is priced (`estimates.py`)."""
 CHOICES = (*METRICS, COST)
+COMPLAINTS = "complaints"
+"""Trajectories of which their users say that they were bad: rolled back by a test of its own (`complaints.py`)."""
 SHARES: Mapping[str, float] = {FAILURE: 4, MISSED: 2, REWARD: 3, LATENCY: 1, COST: 1, OVER_CAP: 1}
 """How the rollback test weighs its metrics, before those that a rollout compares are scaled to a sum of 1."""
-COST_MARGIN = 0.25
-"""How much dearer, relative to stable's mean, still counts as not worse."""
+COST_MARGIN, COMPLAINT_MARGIN = 0.25, 0.5
+"""How much dearer, and how many more complaints, still count as not worse, relative to stable's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +32,10 @@ class Budget:
     Their sum is the guarantee: a union bound.
     """
 
-    evidence: float = 0.03
+    evidence: float = 0.025
     """The e-process over all metrics."""
+    complaints: float = 0.005
+    """The e-process over complaints."""
     first_call: float = 0.01
     """The e-process over first calls."""
     run: float = 0.005
@@ -42,7 +46,7 @@ class Budget:
     @property
     def total(self) -> float:
         """At most this share of canaries that are not worse is rolled back."""
-        return self.evidence + self.first_call + self.run + self.safety
+        return self.evidence + self.complaints + self.first_call + self.run + self.safety
 
 
 def threshold(share: float) -> float:
@@ -97,10 +101,6 @@ class Rules:
     """Share of settled outcomes that must be known on both arms, before a stage is left and before promotion."""
     ratio_error: float = 0.005
     """Probability with which the sample-ratio test may hold a rollout whose arms do get their shares."""
-    feedback_ratio: float = 2.0
-    """Share of negative feedback, against that of stable, above which a person is asked,"""
-    feedback_min_ratings: int = 20
-    """once each arm has so many rated trajectories."""
     outcomes: bool = True
     """False: the role has no outcomes; the tests compare reward, latency and first calls, and an operator promotes."""
     compares_cost: bool = True

@@ -9,10 +9,11 @@ import msgspec
 
 from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.domain.cohorts import FIRST_CALL, SAFETY
+from ratchet.canary_deployer.domain.estimates import complaints_compared
 from ratchet.canary_deployer.domain.evidence import COMBINED, SAMPLE_RATIO, Evidence
 from ratchet.canary_deployer.domain.rollout import Rollout, State
 from ratchet.canary_deployer.domain.rollout_statistics import Statistics
-from ratchet.canary_deployer.domain.rules import Rules, threshold
+from ratchet.canary_deployer.domain.rules import COMPLAINTS, Rules, threshold
 from ratchet.canary_deployer.domain.subjects import FEWEST_SUBJECTS
 from ratchet.canary_deployer.domain.trajectories import ArmCounts
 from ratchet.canary_deployer.domain.verdicts import waiting_for
@@ -55,6 +56,7 @@ def summary(rollout: Rollout, rules: Rules, fault: str | None = None, late: str 
         "forecast": rollout.forecast.figures() if rollout.forecast else None,
         "horizon": rollout.horizon,
         "cost": rollout.cost,
+        "complaints": complaints_compared(rules),
         "waiting_for": waiting_for(rollout, rules) if running or rollout.state is State.SOAKING else [],
         "stage_age_s": round(rollout.stage_age_s, 1),
         "deadline_in_s": round(max(0.0, rules.deadline_s - rollout.age_s), 1) if undecided else None,
@@ -111,6 +113,7 @@ def comparison(statistics: Statistics, rules: Rules) -> JsonObject:
         "run_of_trajectories": shown.run_of_trajectories,
         "thresholds": {
             "rollback": threshold(budget.evidence),
+            COMPLAINTS: threshold(budget.complaints),
             FIRST_CALL: threshold(budget.first_call),
             SAFETY: threshold(budget.safety),
             SAMPLE_RATIO: threshold(rules.ratio_error),
@@ -164,8 +167,8 @@ def e_values(statistics: Statistics, rules: Rules) -> dict[str, dict[str, float]
     families = {
         "rollback": {name: largest.get(name, 1.0) for name in (*rules.metrics, COMBINED)},
         "promotion": metrics | {COMBINED: min(metrics.values()), TRAJECTORIES: min(singly)},
-        "suspension": {name: shown.suspension.get(name, 1.0) for name in (COMBINED, FIRST_CALL, SAFETY)},
-        "tests": {name: largest.get(name, 1.0) for name in (FIRST_CALL, SAFETY)}
+        "suspension": {name: shown.suspension.get(name, 1.0) for name in (COMBINED, COMPLAINTS, FIRST_CALL, SAFETY)},
+        "tests": {name: largest.get(name, 1.0) for name in (COMPLAINTS, FIRST_CALL, SAFETY)}
         | {SAMPLE_RATIO: shown.suspension.get(SAMPLE_RATIO, 1.0)},
     }
     return {
@@ -210,7 +213,8 @@ def _arm(counts: ArmCounts) -> JsonObject:
         "hung_calls": counts.hung,
         "engine_faults": counts.faulted,
         "bundle_applied": round(counts.applied, 4) if counts.applied is not None else "no calls",
-        "negative_feedback": ratio(counts.negative, counts.rated, "no feedback"),
+        "negative_feedback": ratio(counts.complaints, counts.rated, "no feedback"),
+        "complaints": counts.complaints,
         "safety_violations": counts.violations,
         "cost_usd": round(counts.cost_mean, 8) if counts.cost_mean is not None else "no prices",
         "unpriced": counts.unpriced,

@@ -1,4 +1,4 @@
-"""What is known of each started trajectory: a fold of starts, calls and scores.
+"""What is known of each started trajectory: a fold of starts, calls, scores and opinions.
 
 A trajectory is admitted by its start, at the end of the order, when it names this rollout, its policies and a weight
 that leaves something to compare. Nothing is ever inserted earlier; a trajectory without a start is in no statistic, and
@@ -22,6 +22,10 @@ one whose start comes twice counts at its first. From then on
 - its **cost** is that of its calls within the horizon, retries and those of a fallback included, until its outcome is
   known; after a failure that another policy repaired, until a score with an outcome comes, or the horizon ends. A
   failed call without a price costs nothing; any other one without a price leaves the cost unknown;
+- its **complaint** settles with the first opinion of its user that is bad and was stored within the horizon, and there
+  is none when everything that was said until then is known: it counts on the arm that was drawn, whichever policy
+  answered in the end, and whether or not its outcome is known. Opinions come from their own stream, so no service that
+  is behind holds them up;
 - its **subject** decides which unit it counts in, if any (`subjects.py`); a block is not folded for good while a unit
   that was opened in it may change.
 
@@ -40,7 +44,7 @@ import msgspec
 from ratchet.canary_deployer.domain.e_processes import BLOCK, MIN_WEIGHT
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.subjects import UNCOUNTED, SubjectFilter, Unit
-from ratchet.core.contract import Reward, Start
+from ratchet.core.contract import Feedback, Reward, Start
 from ratchet.core.contract.turn import BROKE, NO_MODEL, NOT_COMPUTED, TurnSummary
 from ratchet.core.rules.arms import CANARY, STABLE
 
@@ -50,6 +54,8 @@ reported, if ever, to a collector or a reward computer that was behind for too l
 
 SHORTEST_MS = 1e-3
 """A latency is at least this: no clock measures a shorter one."""
+GOOD = 0.5
+"""An opinion below it is a complaint."""
 DEAREST_USD = 1e9
 """A call costs at most this, for the same reason."""
 LONGEST_MS = 1e9
@@ -124,12 +130,19 @@ class Score:
     success: bool | None
     """None: this revision knows no outcome."""
     reward: float
-    negative: bool | None
-    """Feedback: bad, good, or None without any."""
     violation: bool
 
 
-Event = Started | Call | Score
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """What a user said of a trajectory, as the fold sees it."""
+
+    trajectory_id: str
+    at: float
+    bad: bool
+
+
+Event = Started | Call | Score | Opinion
 
 
 class Trajectory(msgspec.Struct, array_like=True):
@@ -156,6 +169,7 @@ class Trajectory(msgspec.Struct, array_like=True):
     violated: bool = False
     """The same, later revisions included: for operators."""
     rated: bool = False
+    """Its user has given an opinion within the horizon."""
     failed_until: float | None = None
     """When the last of its failed calls ended, by the gateway's clock as in `good_since`."""
     good_since: float | None = None
@@ -174,10 +188,12 @@ class Trajectory(msgspec.Struct, array_like=True):
     """The cost of one of its calls is unknown."""
     spending: bool = False
     """Its outcome has settled and its cost has not: a fallback goes on for it."""
+    complained: bool = False
+    """Its user has given a bad opinion within the horizon."""
 
     @property
     def done(self) -> bool:
-        """Whether no value that a test uses will change any more."""
+        """Whether no value that a test uses will change any more, but for the one over complaints."""
         if self.outcome in (MOVED, UNSCORED):
             return True
         return self.outcome != PENDING and self.first is not None and not self.spending
@@ -250,7 +266,9 @@ class ArmCounts(msgspec.Struct):
     unapplied: int = 0
     """and those of them whose agent asked for the policy's bundle, and does not say that it applied it."""
     rated: int = 0
-    negative: int = 0
+    """Trajectories of which their users have given an opinion within the horizon,"""
+    complaints: int = 0
+    """and those of which they have given a bad one."""
     violations: int = 0
     priced: int = 0
     """Trajectories whose cost has settled and is known."""
@@ -309,7 +327,7 @@ class Batch:
     """The first reward of every report that was stored before this instant, by the stream's clock, is in this batch or
     an earlier one."""
     read_until: float | None = None
-    """Every reward that was stored before this instant is, too; None: `as_of`. Collector and reward
+    """Every reward and every opinion that was stored before this instant is, too; None: `as_of`. Collector and reward
     computer are behind by the difference."""
 
 
@@ -352,15 +370,24 @@ def call_of(turn: TurnSummary, stored_at: float) -> Call:
 def score_of(reward: Reward, stored_at: float) -> Score:
     """A reward as the fold sees it: the outcome is known when task completion is."""
     applicable = {name: part for name, part in reward.reward_components.items() if part.applicable}
-    completion, feedback, safety = (applicable.get(name) for name in ("task_completion", "user_feedback", "safety"))
+    completion, safety = applicable.get("task_completion"), applicable.get("safety")
     return Score(
         trajectory_id=reward.trajectory_id,
         at=min(stored_at, reward.reported_at.timestamp()) if reward.reported_at else stored_at,
         success=None if completion is None else completion.score > 0,
         reward=min(max(reward.total_reward, 0.0), 1.0),
-        negative=None if feedback is None else feedback.score < 0.5,
         violation=safety is not None and safety.score <= 0,
     )
+
+
+def opinion_of(feedback: Feedback, stored_at: float) -> Opinion | None:
+    """A user's opinion as the fold sees it; None for what is none.
+
+    A rater's is left out: who chooses what to rate may choose by the arm.
+    """
+    if feedback.score is None or feedback.rater is not None:
+        return None
+    return Opinion(feedback.trajectory_id, stored_at, bad=feedback.score < GOOD)
 
 
 def key_of(trajectory_id: str) -> str:
@@ -377,14 +404,20 @@ class Window:
 
     chunks: list[Chunk] = field(default_factory=list[Chunk])
     closed: int = 0
-    """How many of `chunks` are folded for good; they are kept so that nothing counts twice and late feedback counts."""
+    """How many of `chunks` are folded for good; they are kept so that nothing counts twice, and late violations do."""
     stable: ArmCounts = field(default_factory=ArmCounts)
     canary: ArmCounts = field(default_factory=ArmCounts)
     changed: set[int] = field(default_factory=set[int])
     """Numbers (not places) of chunks that differ from those saved last."""
     most_open: int = MOST_OPEN
     stale: set[int] = field(default_factory=set[int])
-    """Numbers of chunks whose tests have to be computed anew."""
+    """Numbers of chunks whose tests have to be computed anew, ..."""
+    stale_complaints: set[int] = field(default_factory=set[int])
+    """... and of those whose complaints have."""
+    heard: int = 0
+    """How many of `chunks` are folded for good by the test over complaints."""
+    heard_until: float = 0.0
+    """Every opinion that was stored before this instant has been folded; after a restart the first batch says so."""
     subjects: int = 0
     """Units that were opened: what the evidence about subjects counts."""
     means: bool = True
@@ -394,21 +427,23 @@ class Window:
         self._places = dict[str, tuple[Chunk, Trajectory]]()
         self.units = dict[str, Unit]()
         """By subject: those that the remembered chunks name."""
+        self.pending = sum(trajectory.outcome == PENDING for chunk in self.open for trajectory in chunk.trajectories)
+        """Trajectories whose outcome is not settled."""
+        self.complained = set[int]()
+        """Numbers of chunks in whose trajectories, or units, the canary has a complaint."""
         for chunk in self.chunks:
             for trajectory in chunk.trajectories:
                 self._places[trajectory.key] = (chunk, trajectory)
                 if trajectory.subject:
                     self._count_in_unit(chunk, trajectory)
+                if trajectory.complained and trajectory.canary:
+                    self.complained |= self._numbers(chunk, trajectory)
+        self.complained -= {chunk.number for chunk in self.chunks[: self.heard]}
 
     @property
     def open(self) -> list[Chunk]:
         """Chunks that are not folded for good."""
         return self.chunks[self.closed :]
-
-    @property
-    def pending(self) -> int:
-        """Trajectories whose outcome is not settled."""
-        return sum(trajectory.outcome == PENDING for chunk in self.open for trajectory in chunk.trajectories)
 
     def arm(self, canary: bool) -> ArmCounts:
         """The totals of one arm."""
@@ -421,29 +456,56 @@ class Window:
                 self._fold_start(event, compared, rules)
             elif isinstance(event, Call):
                 self._fold_call(event, compared, rules)
-            else:
+            elif isinstance(event, Score):
                 self._fold_score(event, rules)
+            else:
+                self._fold_opinion(event, rules)
         self._settle_overdue(batch, rules)
+        self._settle_complaints(batch, rules)
 
-    def close(self, keep: int) -> Iterable[Chunk]:
-        """Take full chunks in which nothing is pending as folded, oldest first, and forget more than `keep` of them."""
+    def close(self) -> Iterable[Chunk]:
+        """Take full chunks in which nothing is pending as folded, oldest first."""
         for chunk in self.open:
             if len(chunk.trajectories) < BLOCK or not all(map(self._is_final, chunk.trajectories)):
                 break
             yield chunk
             self.closed += 1
-        while self.closed * BLOCK > max(keep, BLOCK):
+
+    def close_complaints(self, rules: Rules) -> Iterable[Chunk]:
+        """Take full chunks of which no trajectory can be complained of any more as folded, oldest first."""
+        silent = self.heard_until - rules.horizon_s
+        for chunk in self.chunks[self.heard :]:
+            if len(chunk.trajectories) < BLOCK or not all(self._is_heard(one, silent) for one in chunk.trajectories):
+                break
+            yield chunk
+            self.heard += 1
+
+    def forget(self, keep: int) -> None:
+        """Forget more than `keep` trajectories that are folded for good, oldest first."""
+        while self._folded * BLOCK > max(keep, BLOCK):
             self._forget_oldest()
+
+    @property
+    def _folded(self) -> int:
+        """How many chunks all tests have folded for good."""
+        return min(self.closed, self.heard)
 
     def _is_final(self, trajectory: Trajectory) -> bool:
         """Whether no value of the trajectory, or of the unit that it opened, will change any more."""
         opened = bool(trajectory.subject) and trajectory.place == 0
         return trajectory.done and not (opened and not self.units[trajectory.subject].complete)
 
+    def _is_heard(self, trajectory: Trajectory, silent: float) -> bool:
+        """The same of complaints, where those of trajectories that started before the instant `silent` are known."""
+        if trajectory.subject and trajectory.place == 0:
+            unit = self.units[trajectory.subject]
+            return not unit.open and all(member.since < silent for member, _ in unit.members)
+        return trajectory.since < silent
+
     def _forget_oldest(self) -> None:
         """Forget the oldest chunk; the next one remembers its subjects."""
         oldest = self.chunks.pop(0)
-        self.closed -= 1
+        self.closed, self.heard = self.closed - 1, self.heard - 1
         self.changed.discard(oldest.number)
         subjects: list[str] = []
         for trajectory in oldest.trajectories:
@@ -464,7 +526,7 @@ class Window:
         if not comparable or versions.get(start.arm) != start.version or key in self._places:
             return
         if self.closed == len(self.chunks) or len(self.chunks[-1].trajectories) == BLOCK:
-            if (len(self.chunks) - self.closed + 1) * BLOCK > self.most_open:
+            if (len(self.chunks) - self._folded + 1) * BLOCK > self.most_open:
                 return
             self.chunks.append(Chunk(self.chunks[-1].number + 1 if self.chunks else 0, [], []))
         chunk = self.chunks[-1]
@@ -474,12 +536,14 @@ class Window:
         chunk.trajectories.append(trajectory)
         self._places[key] = (chunk, trajectory)
         self.arm(trajectory.canary).started += 1
+        self.pending += 1
         if start.subject is not None and start.subject not in compared.split:
             trajectory.subject = start.subject
             trajectory.place = self._place_in_unit(trajectory, rules)
             self._count_in_unit(chunk, trajectory)
         self.subjects += trajectory.place == 0
         self._touch(chunk, trajectory)
+        self._touch_complaints(chunk, trajectory)
 
     def _place_in_unit(self, trajectory: Trajectory, rules: Rules) -> int:
         """The place of a trajectory that has just started, of a subject with a name."""
@@ -490,7 +554,7 @@ class Window:
         if unit.takes(trajectory.since, trajectory.weight, rules.horizon_s):
             return len(unit.members)
         if was_open:
-            self.stale.add(unit.chunk)
+            self._touch_unit(unit)
         return UNCOUNTED
 
     def _count_in_unit(self, chunk: Chunk, trajectory: Trajectory) -> None:
@@ -509,7 +573,7 @@ class Window:
         """When another policy answers, that is a failure of the arm if a call of its own failed and no engine was at
         fault, else no policy's doing.
 
-        Later feedback is about the answers of the other policy then, so it counts for neither arm.
+        Later violations are in the answers of the other policy then, so they count for neither arm.
         """
         place = self._places.get(key_of(call.trajectory_id))
         if place is None:
@@ -521,7 +585,7 @@ class Window:
         own = (CANARY, compared.canary_version) if one.canary else (STABLE, compared.stable_version)
         timely = call.at <= one.since + rules.horizon_s
         if (call.arm, call.version) != own and one.outcome == PENDING:
-            one.rated = one.violated = True
+            one.violated = True
             one.spending = one.broken
             self._settle(chunk, one, *((FAILED, 0.0) if one.broken else (MOVED, None)))
         if timely and (one.spending or one.outcome == PENDING):
@@ -546,17 +610,12 @@ class Window:
         self._touch(chunk, one)
 
     def _fold_score(self, score: Score, rules: Rules) -> None:
-        """Feedback and safety count once each, also those of trajectories that have settled."""
+        """A violation counts once, also that of a trajectory that has settled."""
         place = self._places.get(key_of(score.trajectory_id))
         if place is None:
             return
         chunk, one = place
         counts = self.arm(one.canary)
-        if score.negative is not None and not one.rated:
-            one.rated = True
-            counts.rated += 1
-            counts.negative += score.negative
-            self.changed.add(chunk.number)
         if score.violation and not one.violated:
             one.violated = True
             counts.violations += 1
@@ -575,8 +634,42 @@ class Window:
             one.reward = score.reward
             self._touch(chunk, one)
 
+    def _fold_opinion(self, opinion: Opinion, rules: Rules) -> None:
+        """Opinions and complaints count once each, on the arm that was drawn."""
+        place = self._places.get(key_of(opinion.trajectory_id))
+        if place is None:
+            return
+        chunk, one = place
+        if opinion.at > one.since + rules.horizon_s or one.since < self.heard_until - rules.horizon_s:
+            return
+        counts = self.arm(one.canary)
+        counts.rated += not one.rated
+        one.rated = True
+        self.changed.add(chunk.number)
+        if opinion.bad and not one.complained:
+            counts.complaints += 1
+            one.complained = True
+            self._touch_complaints(chunk, one)
+            if one.canary:
+                self.complained |= self._numbers(chunk, one)
+
+    def _settle_complaints(self, batch: Batch, rules: Rules) -> None:
+        """No opinion counts any more that is given on a trajectory whose horizon is past."""
+        heard_until = max(self.heard_until, batch.as_of if batch.read_until is None else batch.read_until)
+        before, silent = self.heard_until - rules.horizon_s, heard_until - rules.horizon_s
+        self.heard_until = heard_until
+        for chunk in self.chunks[self.heard :]:
+            if chunk.trajectories[0].since >= silent:
+                return
+            if chunk.trajectories[-1].since < before:
+                continue
+            for trajectory in chunk.trajectories:
+                if before <= trajectory.since < silent:
+                    self._touch_complaints(chunk, trajectory)
+
     def _settle(self, chunk: Chunk, one: Trajectory, outcome: int, reward: float | None) -> None:
         one.outcome = outcome
+        self.pending -= 1
         one.reward = one.reward if outcome == MISSING else reward
         counts = self.arm(one.canary)
         counts.trajectories += outcome not in (MOVED, UNSCORED)
@@ -638,7 +731,7 @@ class Window:
         unit = self.units[opener.subject]
         if unit.open:
             unit.open = False
-            self.stale.add(unit.chunk)
+            self._touch_unit(unit)
 
     def _touch(self, chunk: Chunk, trajectory: Trajectory) -> None:
         """The trajectory has changed, and with it the unit in which it counts."""
@@ -646,3 +739,17 @@ class Window:
         self.stale.add(chunk.number)
         if trajectory.subject and trajectory.place > 0:
             self.stale.add(self.units[trajectory.subject].chunk)
+
+    def _touch_complaints(self, chunk: Chunk, trajectory: Trajectory) -> None:
+        """What is known of complaints about the trajectory has changed, and with it the unit in which it counts."""
+        self.stale_complaints |= self._numbers(chunk, trajectory)
+
+    def _numbers(self, chunk: Chunk, trajectory: Trajectory) -> set[int]:
+        """Of the chunks in which a trajectory counts: its own, and that of its unit."""
+        in_unit = trajectory.subject and trajectory.place > 0
+        return {chunk.number, self.units[trajectory.subject].chunk} if in_unit else {chunk.number}
+
+    def _touch_unit(self, unit: Unit) -> None:
+        """Nothing more counts in a unit."""
+        self.stale.add(unit.chunk)
+        self.stale_complaints.add(unit.chunk)

@@ -1,6 +1,6 @@
 """The verdict that is due for a rollout, from its evidence, its stage and its age.
 
-Three claims, three rules. A rollback needs one of four tests by subject to use up its share of the budget
+Three claims, three rules. A rollback needs one of five tests by subject to use up its share of the budget
 (`rules.Budget`); it comes before everything else and nothing blocks it. Roles whose rule it is are rolled back by one
 safety violation too, whatever its chance is at stable's rate: that trip wire is in no budget. The same tests by
 trajectory see most harm sooner, but what they show holds for the traffic so far alone, which may be few subjects: they
@@ -11,7 +11,7 @@ stratified difference within every margin, and no rollback evidence above the ca
 is never promoted by itself. When the soak is over, a promotion needs all but the last once more: the present watermark
 has then passed the trajectories that were pending, and unseen, when the soak began, so a canary that had just turned
 worse loses its promotion. Asking twice only lowers the chance of a false promotion. A concern is no proof (a safety
-violation, complaints, arms that do not get their shares): it holds the rollout once, in a stage or in the soak, and an
+violation, arms that do not get their shares): it holds the rollout once, in a stage or in the soak, and an
 operator decides. A canary of which an engine fails far more calls than of stable leaves no soak by itself, whatever its
 strategy asks: an operator may promote it. One whose server does not have the bundle's model is held by its first such
 call: a model that has retired does not come back.
@@ -25,11 +25,10 @@ from ratchet.canary_deployer.domain.cohorts import FIRST_CALL, SAFETY
 from ratchet.canary_deployer.domain.evidence import COMBINED, FAR_WORSE, SAMPLE_RATIO
 from ratchet.canary_deployer.domain.gating import STRATEGIES
 from ratchet.canary_deployer.domain.rollout import ITSELF, WITH_TRAFFIC, Decision, Rollout, State, Verdict
-from ratchet.canary_deployer.domain.rules import COST, Rules, threshold
+from ratchet.canary_deployer.domain.rules import COMPLAINTS, COST, Rules, threshold
 from ratchet.canary_deployer.domain.subjects import FEWEST_SUBJECTS
 
-FEEDBACK, UNANNOUNCED = "negative_feedback", "unannounced"
-STREAK = "streak"
+UNANNOUNCED, STREAK = "unannounced", "streak"
 LEAST_SHARE = 1e-300
 """A streak's share of the budget is at least this: its inverse stays a number."""
 ENGINE, MODEL = "engine", "model"
@@ -115,11 +114,6 @@ def concerns(rollout: Rollout, rules: Rules) -> Mapping[str, str]:
     reasons: dict[str, str] = {}
     if canary.violations:
         reasons[SAFETY] = f"{canary.violations} canary trajectories violated safety"
-    if min(canary.rated, stable.rated) >= rules.feedback_min_ratings:
-        # A stable policy without complaints counts as having one, else the first complaint would be infinitely worse.
-        usual, share = max(stable.negative, 1) / stable.rated, canary.negative / canary.rated
-        if share > rules.feedback_ratio * usual:
-            reasons[FEEDBACK] = f"{share:.0%} of the canary's feedback is negative, {usual:.0%} of stable's"
     if canary.no_model and not stable.no_model:
         reasons[MODEL] = f"the server of {canary.no_model} canary trajectories does not have the bundle's model"
     for seen in _engine_faults(rollout):
@@ -155,7 +149,7 @@ def subjects_seen(rollout: Rollout) -> str:
 def suspicions(rollout: Rollout) -> dict[str, float]:
     """How far the tests by trajectory have come: e-values, and of the streak the inverse of its share."""
     evidence = rollout.statistics.evidence
-    values = {name: evidence.suspension.get(name, 1.0) for name in (COMBINED, FIRST_CALL, SAFETY)}
+    values = {name: evidence.suspension.get(name, 1.0) for name in (COMBINED, COMPLAINTS, FIRST_CALL, SAFETY)}
     return values | {STREAK: 1 / max(evidence.run_of_trajectories, LEAST_SHARE)}
 
 
@@ -202,6 +196,7 @@ def _claims(rules: Rules) -> dict[str, tuple[float, str]]:
     budget = rules.budget
     return {
         COMBINED: (budget.evidence, "worse than the margin"),
+        COMPLAINTS: (budget.complaints, "more complaints than the margin"),
         FIRST_CALL: (budget.first_call, "first calls fail"),
         SAFETY: (budget.safety, "safety violations"),
     }

@@ -123,6 +123,8 @@ class Reward(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
         return self.reward_id
 
 
+CORRECTION, ABANDONED = 0.2, 0.0
+"""Scores of a corrected answer, and of a user who gave up."""
 UPDATE = "update"
 """Kind of the feedback that is no opinion: a trajectory was published again with late facts that revise its reward."""
 JUDGEMENT = "judgement"
@@ -192,6 +194,15 @@ class Feedback(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def event_id(self) -> str:
         return self.feedback_id
+
+    @property
+    def score(self) -> float | None:
+        """0..1: thumbs 1 or 0, stars / 5, a correction .2, giving up 0; None where it is no opinion on the whole."""
+        if self.kind == "thumbs":
+            return 1.0 if self.value is True else 0.0
+        if self.kind == "rating" and isinstance(self.value, int | float):
+            return min(1.0, max(0.0, self.value / 5.0))
+        return {"correction": CORRECTION, "abandoned": ABANDONED}.get(self.kind)
 
 
 class Preference(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):

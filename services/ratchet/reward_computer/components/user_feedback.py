@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from ratchet.core.contract import Feedback
 from ratchet.reward_computer.components.base import Assessment, Evidence
 
-CORRECTION = 0.2
-ABANDONED = 0.0
 _DOUBT = 0.2
 """Chance that one rater misleads; raters are taken as independent."""
 
@@ -23,7 +21,7 @@ def user_feedback(evidence: Evidence) -> Assessment | None:
     opinions = list(newest.values())
     if not opinions:
         return None
-    scores = [score_of(opinion) or 0.0 for opinion in opinions]
+    scores = [opinion.score or 0.0 for opinion in opinions]
     kinds = ", ".join(opinion.kind for opinion in opinions)
     return Assessment(
         sum(scores) / len(scores),
@@ -34,20 +32,10 @@ def user_feedback(evidence: Evidence) -> Assessment | None:
     )
 
 
-def score_of(feedback: Feedback) -> float | None:
-    """0..1, or None for a kind that is not an opinion on the whole trajectory."""
-    value = feedback.value
-    if feedback.kind == "thumbs":
-        return 1.0 if value is True else 0.0
-    if feedback.kind == "rating" and isinstance(value, int | float):
-        return min(1.0, max(0.0, value / 5.0))
-    return {"correction": CORRECTION, "abandoned": ABANDONED}.get(feedback.kind)
-
-
 def scoring(feedback: Iterable[Feedback]) -> list[Feedback]:
     """The feedback that has a score, each id once."""
     return [
         opinion
         for opinion in {opinion.feedback_id: opinion for opinion in feedback}.values()
-        if score_of(opinion) is not None
+        if opinion.score is not None
     ]

@@ -127,6 +127,15 @@ class CostCap(Value, frozen=True, kw_only=True, omit_defaults=True):
     """How much more evidence a rollback by one of the other metrics needs than without cost: .04 is 4 %."""
 
 
+class ComplaintsOut(Answer, frozen=True, kw_only=True):
+    """How trajectories are compared of which their users say within the horizon that they were bad."""
+
+    margin: float
+    """How many more, relative to stable's, still count as not worse: .5 is half as many again."""
+    more_evidence: float
+    """How much more evidence a rollback by one of the metrics needs than without complaints: .04 is 4 %."""
+
+
 class ArmOut(Answer, frozen=True, kw_only=True):
     """The outcomes of an arm's trajectories. A share of nothing is a text, such as `no trajectories`."""
 
@@ -146,6 +155,9 @@ class ArmOut(Answer, frozen=True, kw_only=True):
     """Share of trajectories that met the policy as it is: of the others the agent asked for the bundle, and did not say
     that it applied it."""
     negative_feedback: float | str
+    """Share of complaints among the trajectories of which users gave an opinion within the horizon."""
+    complaints: int = 0
+    """Trajectories of which their users said within the horizon that they were bad."""
     safety_violations: int
     cost_usd: float | str = "no prices"
     """Mean cost of the trajectories whose cost has settled and is known."""
@@ -241,6 +253,7 @@ class RolloutOut(Answer, frozen=True, kw_only=True):
     horizon: Horizon | None
     cost: CostCap | None = None
     """Null before its gates are passed, and for the first policy of a role."""
+    complaints: ComplaintsOut | None = None
     candidate: ServedPolicy
     stable: ServedPolicy | None
     """The policy that it is compared with; null for the first policy of a role."""
