@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from typing import cast
 
 from ratchet.core.contract import JsonObject
+from ratchet.dialects.foreign_messages import chat_of_prompt, message_of, tools_of
+from ratchet.dialects.foreign_values import number_of, parsed_json, text_or_none
 from ratchet.extras.importers.base import (
     Imported,
     ImportedPreference,
@@ -23,15 +25,7 @@ from ratchet.extras.importers.base import (
     ImportOptions,
     MalformedRecord,
 )
-from ratchet.extras.importers.building import (
-    fields_of,
-    number_of,
-    parsed_json,
-    preference_from,
-    text_or_none,
-    trajectory_from,
-)
-from ratchet.extras.importers.foreign_messages import chat_of_prompt, message_of, tools_of
+from ratchet.extras.importers.building import fields_of, preference_from, trajectory_from
 
 SOURCE = "hugging-face"
 CHATS = ("messages", "conversations", "conversation", "chat")

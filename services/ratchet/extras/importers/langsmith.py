@@ -14,11 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ratchet.core.contract import JsonObject, Trajectory
-from ratchet.extras.importers.base import Facts, ImportedTrajectory, Importer, ImportOptions, MalformedRecord
-from ratchet.extras.importers.building import (
+from ratchet.dialects.foreign_messages import answer_of, chat_of_prompt, tools_of
+from ratchet.dialects.foreign_values import (
     cost_of,
     count_of,
-    fields_of,
     id_of,
     instant_of,
     list_of,
@@ -26,10 +25,10 @@ from ratchet.extras.importers.building import (
     object_of,
     objects_of,
     text_or_none,
-    trajectory_from,
 )
+from ratchet.extras.importers.base import Facts, ImportedTrajectory, Importer, ImportOptions, MalformedRecord
+from ratchet.extras.importers.building import fields_of, trajectory_from
 from ratchet.extras.importers.calls import LoggedCall, trajectories_of_calls
-from ratchet.extras.importers.foreign_messages import answer_of, chat_of_prompt, tools_of
 
 SOURCE = "langsmith"
 THREADS = ("thread_id", "session_id", "conversation_id")

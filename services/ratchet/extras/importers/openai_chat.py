@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from ratchet.core.contract import JsonObject
+from ratchet.dialects.foreign_values import count_of, instant_of, number_of, object_of, objects_of, text_or_none
 from ratchet.extras.importers.base import (
     Imported,
     ImportedPreference,
@@ -25,18 +26,7 @@ from ratchet.extras.importers.base import (
     ImportOptions,
     MalformedRecord,
 )
-from ratchet.extras.importers.building import (
-    chat_of,
-    count_of,
-    fields_of,
-    instant_of,
-    number_of,
-    object_of,
-    objects_of,
-    preference_from,
-    text_or_none,
-    trajectory_from,
-)
+from ratchet.extras.importers.building import chat_of, fields_of, preference_from, trajectory_from
 
 SOURCE = "openai-chat"
 PAIRS = frozenset({"prompt", "chosen", "rejected"})

@@ -24,16 +24,9 @@ from ratchet.core.contract.evaluation_task import Expected, Task
 from ratchet.core.errors import Rejected
 from ratchet.core.evaluation.graders import build_grader
 from ratchet.core.rules.redaction import redact_message
+from ratchet.dialects.foreign_values import count_of, number_of, object_of, objects_of, text_or_none
 from ratchet.extras.importers.base import MalformedRecord
-from ratchet.extras.importers.building import (
-    chat_of,
-    count_of,
-    digest_of,
-    number_of,
-    object_of,
-    objects_of,
-    text_or_none,
-)
+from ratchet.extras.importers.building import chat_of, digest_of
 from ratchet.extras.importers.openai_graders import GRADERS, NoCounterpart, expected_of, filled, joined, value_at
 from ratchet.extras.importers.reading import Record, Unreadable
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ratchet.core.contract import JsonObject
 from ratchet.core.contract.evaluation_task import Expected, JsonExpected, PartsExpected, TextExpected
+from ratchet.dialects.foreign_values import object_of
 from ratchet.extras.importers.base import MalformedRecord
-from ratchet.extras.importers.building import object_of
 
 GRADERS = frozenset({"string_check", "text_similarity", "score_model", "label_model", "python", "multi", "endpoint"})
 """Every `type` that OpenAI documents."""

@@ -20,8 +20,9 @@ from ratchet.core.contract.bundle import Bundle, BundleModel, Example, Instructi
 from ratchet.core.errors import Rejected
 from ratchet.core.rules.bundles import check_bundle, variables_in
 from ratchet.core.rules.redaction import redact
+from ratchet.dialects.foreign_values import object_of, objects_of, text_or_none
 from ratchet.extras.importers.base import MalformedRecord
-from ratchet.extras.importers.building import digest_of, object_of, objects_of, text_or_none
+from ratchet.extras.importers.building import digest_of
 from ratchet.extras.importers.openai_evals import Converted, message_text
 from ratchet.extras.importers.reading import Record, Unreadable
 

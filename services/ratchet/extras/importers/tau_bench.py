@@ -22,8 +22,9 @@ from ratchet.core.contract import JsonObject, Outcome, Trajectory, encode, named
 from ratchet.core.contract.trajectory import TaskContext, TrajectoryMetadata, TrajectoryTurn
 from ratchet.core.rules.chat import trajectory_turns
 from ratchet.core.rules.redaction import redact
+from ratchet.dialects.foreign_values import id_of, number_of
 from ratchet.extras.importers.base import UNKNOWN_TIME, Importer, ImportOptions, MalformedRecord
-from ratchet.extras.importers.building import chat_of, fields_of, id_of, number_of
+from ratchet.extras.importers.building import chat_of, fields_of
 
 EPOCH = UNKNOWN_TIME
 """The time of everything in these files."""

@@ -6,8 +6,12 @@ import json
 from typing import cast
 
 from ratchet.core.contract import JsonObject
-from ratchet.extras.importers.base import MalformedRecord
-from ratchet.extras.importers.building import object_of, objects_of, parsed_json
+from ratchet.dialects.foreign_values import object_of, objects_of, parsed_json
+
+
+class UnreadableMessage(ValueError):
+    """Why a value is no message."""
+
 
 ROLES = {
     "human": "user",
@@ -27,9 +31,9 @@ KEPT = ("name", "tool_calls", "tool_call_id", "function_call", "refusal", "reaso
 
 
 def message_of(value: object) -> JsonObject:
-    """A message in OpenAI's form. Raises `MalformedRecord` for what is no message."""
+    """A message in OpenAI's form. Raises `UnreadableMessage` for what is no message."""
     if not isinstance(value, dict):
-        raise MalformedRecord("holds a message that is not an object")
+        raise UnreadableMessage("holds a message that is not an object")
     fields = cast("JsonObject", value)
     if fields.get("type") == "constructor" and isinstance(fields.get("kwargs"), dict):  # LangChain, serialised
         path = fields.get("id")
@@ -41,7 +45,7 @@ def message_of(value: object) -> JsonObject:
         fields = {"role": fields["from"], "content": fields["value"]}
     role = fields.get("role") or fields.get("type")
     if not isinstance(role, str):
-        raise MalformedRecord("holds a message without a role")
+        raise UnreadableMessage("holds a message without a role")
     message: JsonObject = {"role": ROLES.get(role.lower(), role), "content": fields.get("content")}
     message |= {name: fields[name] for name in KEPT if fields.get(name) is not None}
     calls = objects_of(fields.get("tool_calls")) or objects_of(
@@ -58,7 +62,7 @@ def message_of(value: object) -> JsonObject:
 def chat_of_prompt(value: object) -> list[JsonObject]:
     """The messages of a prompt: a list of them, the list in an object's `messages`, or a text of a user.
 
-    Raises `MalformedRecord`.
+    Raises `UnreadableMessage`.
     """
     parsed = parsed_json(value)
     if isinstance(parsed, dict):
@@ -78,7 +82,7 @@ def chat_of_prompt(value: object) -> list[JsonObject]:
 
 
 def answer_of(value: object) -> JsonObject | None:
-    """The assistant message of an output, in whatever shell; None when there is none. Raises `MalformedRecord`."""
+    """The assistant message of an output, in whatever shell; None when there is none. Raises `UnreadableMessage`."""
     parsed = parsed_json(value)
     for _ in range(8):  # shells within shells: {"generations": [[{"message": {...}}]]}
         if isinstance(parsed, list):
@@ -122,5 +126,5 @@ def _call(call: JsonObject) -> JsonObject:
     try:
         arguments = call["args"] if isinstance(call["args"], str) else compact(call["args"])
     except RecursionError as error:
-        raise MalformedRecord("is nested too deeply") from error
+        raise UnreadableMessage("is nested too deeply") from error
     return {"id": call.get("id"), "type": "function", "function": {"name": call.get("name"), "arguments": arguments}}
