@@ -132,6 +132,41 @@ TTL toDateTime(ingested_at) + toIntervalDay(1095)
 SETTINGS non_replicated_deduplication_window = 1000, deduplicate_merge_projection_mode = 'rebuild',
     fsync_after_insert = 1, fsync_part_directory = 1;
 
+-- Telemetry on its way to trajectories, a row for the spans of one trace that one request brought. What they became is in
+-- `turns` and `trajectories`, so that rows are kept for 30 days alone.
+-- `has_root`, `has_entry`: a span without a parent, or with one of another service, has ended: see when a trace is over.
+CREATE TABLE IF NOT EXISTS spans
+(
+    event_id         String,
+    sequence         UInt64,
+    generation      LowCardinality(String),
+    trace_id         String,
+    role             LowCardinality(String),
+    service          LowCardinality(String),
+    key_id           LowCardinality(String),
+    span_count       UInt32,
+    call_count       UInt32,
+    evaluation_count UInt32,
+    has_root         Bool,
+    has_entry        Bool,
+    body             String CODEC(ZSTD(3)),
+    ingested_at      DateTime64(3, 'UTC'),
+    correlation_id   String,
+    causation_id     Nullable(String),
+    INDEX by_event event_id TYPE bloom_filter GRANULARITY 1,
+    PROJECTION by_sequence (SELECT generation, sequence ORDER BY generation, sequence),
+    PROJECTION by_storing
+    (
+        SELECT role, trace_id, ingested_at, event_id, span_count, has_root, has_entry, call_count, evaluation_count
+        ORDER BY ingested_at, event_id
+    )
+)
+ENGINE = ReplacingMergeTree(ingested_at)
+ORDER BY (role, trace_id, event_id)
+TTL toDateTime(ingested_at) + toIntervalDay(30)
+SETTINGS non_replicated_deduplication_window = 1000, deduplicate_merge_projection_mode = 'rebuild',
+    fsync_after_insert = 1, fsync_part_directory = 1;
+
 CREATE TABLE IF NOT EXISTS starts
 (
     event_id         String,

@@ -35,6 +35,7 @@ DOCUMENTS_OF_OTHERS = {
     *("ResponsesRequest", "ResponsesAnswer", "InputItems"),
     *("MessagesRequest", "MessagesAnswer", "MessagesError", "CountRequest", "CountAnswer"),
     *("EmbeddingsRequest", "EmbeddingsAnswer"),
+    *("TelemetryRequest", "TelemetryAnswer", "TelemetryStatus"),
 }
 """Bodies of the gateway that agents and engines write: no type of ours mirrors them."""
 TODAY = interfaces(DOCUMENTS)

@@ -69,12 +69,15 @@ def test_jobs_are_a_work_queue_without_an_age() -> None:
     assert (jobs.retention, jobs.max_age_s) == ("workqueue", None)
 
 
+REFUSING = ("TRAJECTORIES", "STARTS", "TURNS", "SPANS", "FEEDBACK")
+
+
 def test_full_streams_of_runs_and_feedback_refuse_new_messages_and_drop_no_old_ones() -> None:
     refusing = [s.name for s in CONTRACTS.streams.values() if s.discard == "new"]
-    assert refusing == ["RL_TRAJECTORIES", "RL_STARTS", "RL_TURNS", "RL_FEEDBACK"]
+    assert refusing == [f"RL_{name}" for name in REFUSING]
 
 
-@pytest.mark.parametrize("stream", ["RL_TRAJECTORIES", "RL_STARTS", "RL_TURNS", "RL_FEEDBACK", "RL_DEADLETTERS"])
+@pytest.mark.parametrize("stream", [f"RL_{name}" for name in REFUSING] + ["RL_DEADLETTERS"])
 def test_streams_of_large_messages_are_bounded_in_bytes(stream: str) -> None:
     assert CONTRACTS.streams[stream].max_bytes
 

@@ -47,7 +47,12 @@ PARTS = {
         "docs/architecture",
         "docs/glossary",
     ),
-    "Agents": ("docs/guides/agent-author", "docs/guides/other-languages", "docs/guides/frameworks"),
+    "Agents": (
+        "docs/guides/agent-author",
+        "docs/guides/telemetry",
+        "docs/guides/other-languages",
+        "docs/guides/frameworks",
+    ),
     "Policies": (
         "docs/guides/bring-your-logs",
         "docs/guides/ml-engineer",

@@ -50,11 +50,11 @@ from ratchet.gateway.domain.routing import Arms
 from ratchet.gateway.engines import build_upstream, transport_to
 from ratchet.gateway.engines.policies import PolicyEngines
 from ratchet.gateway.engines.replicas import CHECK_EVERY_S
-from ratchet.gateway.error_shapes import MessagesErrors, error_json
+from ratchet.gateway.error_shapes import ErrorShapes, error_json, is_telemetry
 from ratchet.gateway.fetching import BundleFetcher
 from ratchet.gateway.guard import Guard, RateLimit
 from ratchet.gateway.handlers import Handlers
-from ratchet.gateway.http_api import route_finder
+from ratchet.gateway.http_api import further_routes, route_finder
 from ratchet.gateway.kv_bundles import Bundles
 from ratchet.gateway.kv_responses import Responses
 from ratchet.gateway.kv_routes import Routes
@@ -67,6 +67,7 @@ from ratchet.gateway.recorder import Recorder, StreamMemory
 from ratchet.gateway.recorder_pool import FINISH_S, RecorderPool, Recorders
 from ratchet.gateway.recorder_process import SOURCE
 from ratchet.gateway.settings import Constants, Settings
+from ratchet.gateway.telemetry import Telemetry
 
 
 @asynccontextmanager
@@ -208,8 +209,24 @@ def _guard(
     handlers = Handlers(recorder, continuing, arms, identity, peer_sync, updates, recording.contracts, utc_now)
     others = OtherCalls(reader, models, router, settings.prices, quotas.account)
     asked = coordinator if settings.coordinator_url else None
-    find = route_finder(completions, others, handlers, BundleFetcher(calls, updates), asked, quotas)
-    api = JsonApi(find, settings.body_limit, cancel_on_disconnect=True, bodies_limit=constants.bodies_bytes)
+    telemetry = Telemetry(
+        recorder,
+        lambda: broker.connected,
+        settings.service_roles,
+        settings.other_role,
+        user_key,
+        settings.prices,
+        utc_now,
+    )
+    further = further_routes(BundleFetcher(calls, updates), telemetry)
+    find = route_finder(completions, others, handlers, further, asked, quotas)
+    api = JsonApi(
+        find,
+        settings.body_limit,
+        cancel_on_disconnect=True,
+        bodies_limit=constants.bodies_bytes,
+        counts=lambda path: not is_telemetry(path),
+    )
     used = partial(updates.used, requests=1)
     return Guard(api, limit, settings.requests_per_minute, settings.trusted_proxies, used=used), peer_sync
 
@@ -233,6 +250,6 @@ def http_server(settings: Settings, constants: Constants, guard: Guard, keys: Kn
         body_s=constants.body_s,
         error_json=error_json,
     )
-    app, host = MessagesErrors(Authentication(guard, keys.caller_of)), settings.shared.http_host
+    app, host = ErrorShapes(Authentication(guard, keys.caller_of)), settings.shared.http_host
     sites = Sites(settings.shared.allowed_hosts, settings.cors_origins)
     return HttpServer(app, host, settings.port, sites=sites, bounds=bounds, shared=settings.shares_port)

@@ -24,6 +24,7 @@ from ratchet.gateway.fetching import BundleFetcher
 from ratchet.gateway.handlers import Handlers
 from ratchet.gateway.other_calls import OtherCalls
 from ratchet.gateway.quotas import Quotas
+from ratchet.gateway.telemetry import SIGNALS, Telemetry
 
 RouteHandler = Callable[[Request, str | None], Awaitable[Answer]]
 """A handler, given the trajectory that the path names."""
@@ -35,6 +36,8 @@ class Route(NamedTuple):
     scope: KeyScope
     """What the caller's key must allow, for some role; the handler asks for the role that a request is about."""
     handler: RouteHandler
+    is_metered: bool = True
+    """Whether a POST with the scope `infer` is a model call, which counts against what its key may use."""
 
 
 _BELOW_TRAJECTORY = re.compile(r"/t/(?P<trajectory>[^/]+)(?P<path>/.*)")
@@ -48,16 +51,28 @@ _JOBS = r"/v1/jobs(/[A-Za-z0-9][A-Za-z0-9_.-]{0,127}){0,2}"
 _FORWARDED = {"GET": re.compile(rf"/v1/status(/training|/dpo)?|{_JOBS}"), "POST": re.compile(_JOBS)}
 
 
+def further_routes(bundles: BundleFetcher, telemetry: Telemetry) -> Mapping[tuple[str, str], Route]:
+    """The routes of agents that compose their own prompts, or send telemetry."""
+    return {
+        ("GET", "/v1/bundle"): Route(KeyScope.INFER, bundles.get),
+        **{
+            ("POST", f"/v1/{signal}"): Route(KeyScope.INFER, partial(telemetry.take, signal), is_metered=False)
+            for signal in SIGNALS
+        },
+    }
+
+
 def route_finder(
     completions: Completions,
     others: OtherCalls,
     handlers: Handlers,
-    bundles: BundleFetcher,
+    further: Mapping[tuple[str, str], Route],
     coordinator: AsyncApiClient | None,
     quotas: Quotas,
 ) -> Find:
-    """Method and path to handler; without a coordinator there are no training routes."""
+    """Method and path to handler; without a coordinator there are no training routes. `further`: other routes."""
     table = {
+        **further,
         **{
             ("POST", f"/v1{api.path}"): Route(KeyScope.INFER, partial(completions.complete, api))
             for api in APIS.values()
@@ -65,7 +80,6 @@ def route_finder(
         ("POST", f"/v1{COUNT_PATH}"): Route(KeyScope.INFER, others.count_tokens),
         ("POST", "/v1/embeddings"): Route(KeyScope.INFER, others.embeddings),
         ("GET", "/v1/responses"): Route(KeyScope.INFER, refuse_websocket),
-        ("GET", "/v1/bundle"): Route(KeyScope.INFER, bundles.get),
         ("GET", "/v1/models"): Route(KeyScope.INFER, others.list_models),
         ("POST", "/v1/feedback"): Route(KeyScope.FEEDBACK, handlers.feedback),
     }
@@ -134,7 +148,7 @@ async def call(route: Route, quotas: Quotas, trajectory: str | None, request: Re
     """The answer of a route. Raises `Forbidden` unless the caller's key has its scope for some role, and `HttpError`
     (429) for a model call of a key that has used up what it may."""
     request.caller.require(route.scope)
-    if route.scope != KeyScope.INFER or request.method != "POST":
+    if route.scope != KeyScope.INFER or request.method != "POST" or not route.is_metered:
         return await route.handler(request, trajectory)
     release = quotas.reserve(request.caller, len(request.body))
     if release is None:

@@ -29,6 +29,7 @@ TOKENS = Counter(
 COST = Counter(
     "ratchet_gateway_cost_usd_total", "Cost of recorded calls at the prices that are set.", ["policy", "key"]
 )
+SPANS = Counter("ratchet_gateway_spans_total", "Spans and events of OTLP, by what became of them.", ["outcome"])
 LAPSED = Gauge("ratchet_gateway_lease_lapsed", "1 while a role's canary lease has lapsed.", ["role"])
 UNPUBLISHED = Counter("ratchet_gateway_unpublished_total", "Ends and feedback not published, by reason.", ["reason"])
 INCOMPLETE = Counter(

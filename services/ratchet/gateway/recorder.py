@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 
 import msgspec
 import structlog
@@ -28,6 +29,7 @@ from ratchet.gateway.domain.routing import Arm
 from ratchet.gateway.domain.turns import CANCELLED, LOST, TOO_LARGE, TurnHeader, policy_label
 from ratchet.gateway.recorder_pool import Finish, JobRunner
 from ratchet.gateway.recorder_process import CallJob, Counted, EventJob, Job, Recorded, counted_of, short_turn
+from ratchet.gateway.span_records import SpansJob
 from ratchet.gateway.turn_order import TurnOrder
 
 log = structlog.get_logger()
@@ -92,6 +94,8 @@ class Recorder:
         self.order = TurnOrder()
         """Which records wait for those of other processes."""
         self._in_recording: dict[tuple[str, str], _InRecording] = {}
+        self._requests = count()
+        """Numbers of requests of OTLP, which any recorder may read."""
         self._held = 0
         """Bytes of all jobs and ends that wait for their record."""
 
@@ -124,6 +128,11 @@ class Recorder:
         job = EventJob(feedback.TOPIC, encode(feedback))
         self._require_room(job.size)
         self._submit(feedback.trajectory_id, job, self._publish_event)
+
+    def record_spans(self, job: SpansJob, finish: Finish) -> None:
+        """Have a request of OTLP read; who asks publishes its records. Raises `Unavailable` when there is no room."""
+        self._require_room(job.size)
+        self._submit(str(next(self._requests)), job, finish)
 
     def record_end(self, ended: TrajectoryEnd, arm: Arm | None, *, counted: bool = True) -> None:
         """Publish an end after all turns before it; `arm`: the trajectory in its role, if the gateway remembers it.

@@ -66,6 +66,7 @@ from ratchet.gateway.domain.turns import (
     without_ids,
     without_tokens,
 )
+from ratchet.gateway.span_records import SpansJob, TakenSpans, take_spans
 
 SOURCE = "gateway"
 """The publisher that records name."""
@@ -139,7 +140,7 @@ class EventJob(msgspec.Struct, frozen=True, array_like=True, tag="event"):
         return len(self.body)
 
 
-Job = CallJob | EventJob
+Job = CallJob | EventJob | SpansJob
 
 
 class Counted(msgspec.Struct, frozen=True, array_like=True):
@@ -165,6 +166,8 @@ class Recorded(msgspec.Struct, frozen=True, array_like=True):
     """Of a turn, what metrics count."""
     call: CallNote | None = None
     """What the next call's record depends on, wherever it is made."""
+    spans: TakenSpans | None = None
+    """Of a request of OTLP, its records."""
 
 
 class RecordMaker:
@@ -180,6 +183,8 @@ class RecordMaker:
         try:
             if isinstance(job, CallJob):
                 return self._record_call(job)
+            if isinstance(job, SpansJob):
+                return Recorded(None, spans=take_spans(job, self._sealer))
             message, _ = redact_message(msgspec.json.decode(job.body, type=MESSAGES[job.topic]))
             return Recorded(self._sealer.seal(message))
         except Exception as error:  # noqa: BLE001 - the boundary: no job may end the recorder of all others

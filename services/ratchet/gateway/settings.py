@@ -136,6 +136,9 @@ class Settings(ServiceSettings):
     """Roles that may begin behind an upstream, before they have a policy. A JSON list."""
     other_role: str = Field(default=DEFAULT_ROLE, pattern=ROLE.pattern)
     """The role of calls that ask for any other name of a model: agents cannot create roles."""
+    service_roles: dict[str, Annotated[str, Field(pattern=ROLE.pattern)]] = Field(default_factory=dict[str, str])
+    """JSON: the roles of services that send telemetry, by `service.name` (`{"checkout-agent": "support"}`); all others
+    have `other_role`."""
     coordinator_url: OptionalHttpAddress = Field(
         default=None, validation_alias=AliasChoices("coordinator_url", "RATCHET_COORDINATOR_URL")
     )

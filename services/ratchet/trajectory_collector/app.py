@@ -3,11 +3,13 @@
 RL_TRAJECTORIES ┐                   handlers.Collector ─┬─ Facts ── ClickHouse: facts
 RL_STARTS       │   one consumer          │             └─ Ledger ─ ClickHouse: ledger
 RL_TURNS        ├── per stream ───────────┘   └─ TrajectoryEnd -> Trajectory (published by the loop)
+RL_SPANS        │
 RL_REWARDS      │
 RL_FEEDBACK     │   generations.Generations: which generation of a stream a sequence belongs to
 RL_TRAINING     │   audit.Auditor: ledger against the ack floor and the rows; restore.Restorer reads again
 RL_DEPLOYMENTS  ┘   trim.Trimmer: streams that fill, down to what every reader needs
                     idle.IdleAssembler: silent trajectories -> Trajectory (published here)
+                    traces.TraceAssembler: spans of traces that are over -> Turn, Trajectory, Feedback (published here)
 RL_DEADLETTERS ──── dead_letters.DeadLetterWatch: alerts before it is full
 """
 
@@ -31,7 +33,12 @@ from ratchet.core.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.audit import Auditor
 from ratchet.trajectory_collector.clickhouse_facts import Facts, Most
 from ratchet.trajectory_collector.clickhouse_ledger import Ledger
-from ratchet.trajectory_collector.clickhouse_retention import LEDGER_TTL_DAYS, RETENTION_INTERVAL_S, Retention
+from ratchet.trajectory_collector.clickhouse_retention import (
+    LEDGER_TTL_DAYS,
+    RETENTION_INTERVAL_S,
+    Retention,
+    spans_ttl_days,
+)
 from ratchet.trajectory_collector.dead_letters import DeadLetterWatch
 from ratchet.trajectory_collector.domain import Inference
 from ratchet.trajectory_collector.generations import Generations
@@ -42,6 +49,8 @@ from ratchet.trajectory_collector.nats_streams import Streams
 from ratchet.trajectory_collector.restore import Restorer
 from ratchet.trajectory_collector.rows import TABLES
 from ratchet.trajectory_collector.settings import Settings, Tuning
+from ratchet.trajectory_collector.traces.assembler import STREAM, TraceAssembler
+from ratchet.trajectory_collector.traces.clickhouse_spans import StoredSpans
 from ratchet.trajectory_collector.trim import Trimmer
 
 NAME = "trajectory_collector"
@@ -94,6 +103,7 @@ def assembled(
         width=tuning.audit_window,
         windows=tuning.audit_windows_per_tick,
         facts_age=timedelta(days=settings.facts_ttl_days) or None,
+        other_ages={STREAM: timedelta(days=spans_ttl_days(settings.facts_ttl_days))},
         ledger_age=timedelta(days=LEDGER_TTL_DAYS),
     )
     trimmer = Trimmer(
@@ -120,12 +130,22 @@ def assembled(
         ),
         inference=inference,
     )
+    traces = TraceAssembler(
+        bus,
+        facts,
+        StoredSpans(warehouse),
+        streams,
+        durables[STREAM],
+        inference,
+        timedelta(seconds=tuning.idle_lookback_s),
+    )
     components: list[Component] = [
         *(subscribed(bus, spec, collectors[stream], bounds) for stream, spec in specs.items()),
         Periodic(tuning.audit_interval_s, auditor.tick, "audit"),
         Periodic(tuning.audit_interval_s, trimmer.tick, "trim"),
         Periodic(tuning.audit_interval_s, DeadLetterWatch(streams, alerts).tick, "dead letters"),
         Periodic(tuning.idle_interval_s, idle.tick, "idle trajectories"),
+        Periodic(tuning.traces_interval_s, traces.tick, "traces"),
         Periodic(RETENTION_INTERVAL_S, Retention(warehouse, settings).tick, "retention"),
     ]
     checks = {"broker": bus.check, "warehouse": warehouse.check, "ledger": auditor.check}

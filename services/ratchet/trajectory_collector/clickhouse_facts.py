@@ -65,7 +65,7 @@ _IDLE = """
 WITH heard AS (
     SELECT role, trajectory_id, max(at) AS newest, max(ingested_at) AS heard_at
     FROM turns
-    WHERE ingested_at >= {since:DateTime64(3)}
+    WHERE ingested_at >= {since:DateTime64(3)} AND trajectory_by != 'span'
     GROUP BY role, trajectory_id
     HAVING heard_at <= {before:DateTime64(3)} AND has({roles:Array(String)}, role) = {among:Bool}
         AND (heard_at, role, trajectory_id) > ({since:DateTime64(3)}, {role:String}, {id:String})
@@ -87,7 +87,8 @@ LEFT JOIN (
 ORDER BY h.heard_at, h.role, h.trajectory_id
 """
 """Trajectories whose turns fell silent after a place in their order, and whether they are unreported: without a row, or
-with one from before their last turn. The query reads only turns that were stored after that place."""
+with one from before their last turn. The query reads only turns that were stored after that place; those of telemetry
+(`span`) have ends of their own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,15 @@ RETENTION_INTERVAL_S = 3600.0
 """How often the collector compares the tables with its settings: a table may have been restored from a backup."""
 
 
+SPANS_TTL_DAYS = 30
+"""Spans have become turns and trajectories within days, and hold the same texts."""
+
+
+def spans_ttl_days(facts_ttl_days: int) -> int:
+    """How long rows of `spans` are kept, where those of the other fact tables are for so long (0: for ever)."""
+    return min(SPANS_TTL_DAYS, facts_ttl_days or SPANS_TTL_DAYS)
+
+
 class Retention:
     """Gives every table the age in the settings, and leaves tables alone that have it."""
 
@@ -25,6 +34,7 @@ class Retention:
         self._warehouse = warehouse
         self._ages = {
             **{table.name: ("ingested_at", settings.facts_ttl_days) for table in TABLES.values()},
+            "spans": ("ingested_at", spans_ttl_days(settings.facts_ttl_days)),
             "calls": ("ingested_at", settings.facts_ttl_days),
             "ledger_entries": ("at", LEDGER_TTL_DAYS),
         }

@@ -25,8 +25,8 @@ from ratchet.core.rules.chat import (
 )
 from ratchet.core.rules.recorded import turn_refs
 
-ASSEMBLED = "assembled"
-"""`metadata.source` of a trajectory that was assembled from its turns, where no client reported it."""
+ASSEMBLED, TELEMETRY = "assembled", "telemetry"
+"""`metadata.source` of a trajectory that was assembled from its turns, where no client reported it; from its spans."""
 HOTTEST = 2.0
 """The highest temperature that a trajectory may state; its turns hold any."""
 ANY_ROLE = "*"
@@ -99,7 +99,7 @@ class Report:
     @property
     def is_provisional(self) -> bool:
         """Assembled without a reported outcome: the agent may still go on, or report how it ended."""
-        return self.source == ASSEMBLED and not self.has_outcome
+        return self.source in (ASSEMBLED, TELEMETRY) and not self.has_outcome
 
 
 def report_of(trajectory: Trajectory, superseded_by: int = 0) -> Report:

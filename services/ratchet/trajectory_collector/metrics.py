@@ -22,6 +22,15 @@ REPEATED = Counter(
     "ratchet_repeated_calls_total",
     "Answered calls that are in no trajectory, because another answer to the same prompt counts, at each assembly.",
 )
+TRACES = Counter(
+    "ratchet_telemetry_traces_total", "Traces of telemetry that were over, by what they became.", ["outcome"]
+)
+SPANS = Counter(
+    "ratchet_telemetry_spans_total",
+    "Spans that are in no trajectory, or came after it was made, and model calls whose content no span or event has"
+    " (`silent`), by the reason.",
+    ["outcome"],
+)
 RESTORED = Counter("ratchet_restored_messages_total", "Settled messages read again for the ledger.", ["stream"])
 REWOUND = Counter("ratchet_stream_rewound_total", "Times that a stream was made anew, or an older copy.", ["stream"])
 FILL = Gauge("ratchet_stream_fill_ratio", "Share of its bound that a stream has used, 0..1.", ["stream"])

@@ -20,6 +20,7 @@ from ratchet.core.contract import (
     ModelRollout,
     Preference,
     Reward,
+    Spans,
     Start,
     TrainingRequest,
     TrainingStatus,
@@ -177,6 +178,21 @@ def call_of(turn: Row) -> Row:
     }
 
 
+def span_columns(m: Spans) -> Row:
+    """Columns of `spans`."""
+    return {
+        "trace_id": m.trace_id,
+        "role": m.role,
+        "service": m.service,
+        "key_id": m.key_id or "",
+        "span_count": len(m.spans),
+        "call_count": m.calls,
+        "evaluation_count": m.evaluations,
+        "has_root": m.has_root,
+        "has_entry": m.has_entry,
+    }
+
+
 def reward_columns(m: Reward) -> Row:
     """Columns of `rewards`."""
     return {
@@ -222,6 +238,7 @@ TABLES: Mapping[str, Table] = {
     ),
     Turn.TOPIC: Table("turns", turn_columns, client_times=("at",)),
     TrajectoryEnd.TOPIC: Table("trajectory_ends", end_columns),
+    Spans.TOPIC: Table("spans", span_columns, ("role", "trace_id")),
     Reward.TOPIC: Table("rewards", reward_columns),
     Feedback.TOPIC: Table(
         "feedback",

@@ -69,5 +69,8 @@ class Tuning:
     """Most bytes of them."""
     idle_interval_s: float = 30.0
     """How often the collector searches for idle trajectories."""
+    traces_interval_s: float = 10.0
+    """How often the collector searches for traces that are over."""
     idle_lookback_s: float = 7 * 86400.0
-    """A collector that starts searches for idle trajectories this far back: the stream keeps turns no longer."""
+    """A collector that starts searches for idle trajectories and traces this far back: streams keep turns and spans no
+    longer."""

@@ -76,7 +76,7 @@ installed = functools.cache(packages_distributions)
 def undeclared(folder: Path, known: set[str]) -> set[str]:
     """Imports of a folder whose packages are not declared."""
     distributions = installed()
-    files = [path for path in folder.rglob("*.py") if "node_modules" not in path.parts and path.parent != LOCKED]
+    files = [path for path in folder.rglob("*.py") if "node_modules" not in path.parts and LOCKED not in path.parents]
     names = {name for path in files for name in imported(path) if canonical(name) not in environment(path)}
     return {name for name in names if not {canonical(one) for one in distributions.get(name, [name])} & known}
 

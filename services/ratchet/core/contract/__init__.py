@@ -6,6 +6,7 @@ from ratchet.core.contract.gateway_notes import GatewayNotes
 from ratchet.core.contract.operations import Alert, DeadLetter, Stored
 from ratchet.core.contract.reward import Feedback, Preference, Reward
 from ratchet.core.contract.roles import DEFAULT_ROLE, role_subject
+from ratchet.core.contract.spans import Spans
 from ratchet.core.contract.training import TrainingDispatch, TrainingRequest, TrainingStatus
 from ratchet.core.contract.trajectory import Outcome, PolicyClaim, Start, Trajectory, TrajectoryEnd
 from ratchet.core.contract.turn import Turn
@@ -17,6 +18,7 @@ MESSAGES: dict[str, type[Message]] = {
         TrajectoryEnd,
         Start,
         Turn,
+        Spans,
         GatewayNotes,
         Reward,
         Feedback,
@@ -48,6 +50,7 @@ __all__ = [
     "PolicyClaim",
     "Preference",
     "Reward",
+    "Spans",
     "Start",
     "Stored",
     "TrainingDispatch",

@@ -94,7 +94,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Response(msgspec.Struct, frozen=True):
-    """One answer; `body` is JSON."""
+    """One answer; `body` is JSON, unless the headers have another content type."""
 
     status: int
     body: bytes
@@ -170,9 +170,17 @@ class JsonApi:
     """
 
     def __init__(
-        self, find: Find, body_limit: int, *, cancel_on_disconnect: bool = False, bodies_limit: int = BODIES_LIMIT
+        self,
+        find: Find,
+        body_limit: int,
+        *,
+        cancel_on_disconnect: bool = False,
+        bodies_limit: int = BODIES_LIMIT,
+        counts: Callable[[str], bool] = lambda _: True,
     ) -> None:
+        """`counts`: whether the values of a path's bodies are counted; not where another process reads them."""
         self._find = find
+        self._counts = counts
         self._body_limit = body_limit
         self._cancel = cancel_on_disconnect
         self._memory = _BodyMemory(bodies_limit)
@@ -229,6 +237,8 @@ class JsonApi:
             raise body_too_large(self._body_limit)
         encoding = next((value for name, value in scope["headers"] if name == b"content-encoding"), b"")
         body = await self._unpacked(chunks, encoding, take) if encoding else b"".join(chunks)
+        if not self._counts(scope["path"]):
+            return body
         values = count_values(body) if len(body) <= LARGE else await asyncio.to_thread(count_values, body)
         if not take(values * VALUE_BYTES):
             raise _no_room()
@@ -315,6 +325,7 @@ async def _send_events(send: Send, stream: EventStream) -> None:
 async def send_response(send: Send, response: Response) -> None:
     """Answer a request with all of `response`."""
     length = (b"content-length", str(len(response.body)).encode())
-    headers = [_JSON, length, *response.headers]
+    kind = () if any(name == _JSON[0] for name, _ in response.headers) else (_JSON,)
+    headers = [*kind, length, *response.headers]
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
     await send({"type": "http.response.body", "body": response.body})

@@ -17,6 +17,8 @@ from ratchet.core.service.asgi import AsgiApp, Receive, Scope, Send, send_proble
 from ratchet.core.service.problems import ErrorJson, HttpError, as_openai
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+_KINDS = frozenset({b"application/json", b"application/x-protobuf"})
+"""Content types that no page can send to another site without asking first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class SameSite:
         self._origins = frozenset(origin.encode("latin-1").lower() for origin in sites.origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI entry point: 403 for another site, 415 for another content type than JSON, 400 for more than one."""
+        """ASGI entry point: 403 for another site, 415 for other content types than `_KINDS`, 400 for more than one."""
         problem = None
         if scope["type"] == "http":
             headers = dict(scope["headers"])
@@ -75,7 +77,7 @@ def refusal(
         return HttpError(403, "requests of another site's pages are refused", code="other_origin")
     has_body = headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-    if (has_body or kind) and kind != b"application/json":
+    if (has_body or kind) and kind not in _KINDS:
         return HttpError(415, "the content type must be application/json", code="unsupported_media_type")
     return None
 

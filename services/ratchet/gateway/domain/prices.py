@@ -59,6 +59,10 @@ class Prices:
         models = self.upstreams.get(server, {})
         return models.get(model) or models.get(ANY)
 
+    def by_model(self) -> dict[str, Price]:
+        """By the name of a model that has a price: that of the first upstream which has one."""
+        return {model: price for models in reversed(list(self.upstreams.values())) for model, price in models.items()}
+
 
 NO_PRICES = Prices()
 CHARACTERS = 4

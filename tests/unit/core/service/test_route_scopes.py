@@ -19,9 +19,10 @@ from ratchet.core.service.http_client import AsyncApiClient, Peer
 from ratchet.gateway.domain.peer_updates import PeerUpdates
 from ratchet.gateway.domain.prices import NO_PRICES
 from ratchet.gateway.fetching import BundleFetcher
-from ratchet.gateway.http_api import route_finder
+from ratchet.gateway.http_api import further_routes, route_finder
 from ratchet.gateway.other_calls import OtherCalls
 from ratchet.gateway.quotas import Quotas
+from ratchet.gateway.telemetry import Telemetry
 from tests.support.callers import called_by
 from tests.support.gateway_alone import alone
 from tools.docs.api_pages import document
@@ -86,8 +87,9 @@ async def test_every_documented_route_of_the_gateway_refuses_a_key_without_its_s
     async with alone(tmp_path) as here, coordinator:
         calls = here.completions.calls
         others = OtherCalls(calls.reader, calls.models, calls.router, NO_PRICES, quotas.account)
-        fetcher = BundleFetcher(calls, PeerUpdates())
-        find = route_finder(here.completions, others, here.handlers, fetcher, coordinator, quotas)
+        telemetry = Telemetry(UNUSED, UNUSED, {}, "default", None, NO_PRICES, UNUSED)
+        further = further_routes(BundleFetcher(calls, PeerUpdates()), telemetry)
+        find = route_finder(here.completions, others, here.handlers, further, coordinator, quotas)
         routes = [(path, verb.upper()) for path, verbs in paths.items() for verb in verbs]
         assert len(routes) > 8
         for path, method in routes:
