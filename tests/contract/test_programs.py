@@ -27,7 +27,7 @@ PROGRAMS = {
 }
 """Folder of code -> the program that runs it."""
 OPERATORS = {"cli"}
-BY_HELPER = {"gap_alert": "Alert", "failure_alert": "Alert", "load_contracts": "Alert"}
+BY_HELPER = {"gap_alert": "Alert", "failure_alerts": "Alert", "load_contracts": "Alert"}
 """Functions that make a message; a bus with these contracts tells what it has noticed."""
 ADDED = {
     ("agent.rl.trajectory.end.v1", "gateway"): "what agents send is published as it was read",

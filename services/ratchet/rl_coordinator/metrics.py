@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from prometheus_client import Counter, Gauge, Histogram
 
 from ratchet.core.contract.state import Job, JobState
+from ratchet.rl_coordinator.jobs.domain.failures import failures_in_a_row
 
 JOBS = Gauge("ratchet_jobs", "Training jobs by state.", ["state"])
 QUEUE_WAIT = Histogram(
@@ -15,6 +16,7 @@ QUEUE_WAIT = Histogram(
     "Time from a job's creation to its first dispatch.",
     buckets=(1, 5, 15, 60, 300, 900, 3600, 14400),
 )
+FAILURES = Gauge("ratchet_training_failures_in_a_row", "Newest jobs of a role that all failed.", ["role"])
 ATTEMPTS = Counter("ratchet_job_attempts_total", "Dispatched attempts, by whether they were the first.", ["kind"])
 SNAPSHOT_TRAJECTORIES = Counter(
     "ratchet_snapshot_trajectories_total", "Trajectories seen by exports: exported, or why not.", ["fate"]
@@ -26,8 +28,10 @@ SNAPSHOT_SECONDS = Histogram(
 )
 
 
-def count_jobs(jobs: Iterable[Job]) -> None:
-    """Set the gauge of every state, also of those without a job."""
+def count_jobs(jobs: Collection[Job]) -> None:
+    """Set the gauge of every state, also of those without a job, and of every role."""
+    for role, row in failures_in_a_row(jobs).items():
+        FAILURES.labels(role).set(row)
     tally = Tally(job.state for job in jobs)
     for state in JobState:
         JOBS.labels(state.value).set(tally[state])

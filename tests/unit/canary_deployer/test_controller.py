@@ -13,7 +13,7 @@ from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.domain.announcements import Announcer
 from ratchet.canary_deployer.domain.audit import first_break
 from ratchet.canary_deployer.domain.operators import Act, Order
-from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, NOT_RUN, GateResult
+from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, NOT_RUN, PASSED, GateResult
 from ratchet.canary_deployer.domain.rollout_statistics import Statistics
 from ratchet.canary_deployer.domain.rules import Budget
 from ratchet.canary_deployer.leadership import NotLeading
@@ -61,7 +61,7 @@ async def test_a_worse_policy_is_rolled_back_and_its_data_released() -> None:
     assert last.verdict == "roll_back"
     assert last.e_values["rollback"]["combined"] >= 33
     assert world.bus.published(ModelDeployed)[-1].state == "rolled_back"
-    assert [alert.severity for alert in world.bus.published(Alert)] == ["critical"]
+    assert [alert.severity for alert in world.bus.published(Alert) if not alert.cleared] == ["critical"]
 
 
 async def test_a_rollback_takes_one_step_and_writes_the_route_right_after_the_decision() -> None:
@@ -357,3 +357,24 @@ async def test_an_abort_ends_a_gate_that_is_still_running() -> None:
     await world.controller.stop()
     async with asyncio.timeout(5):
         await working
+
+
+async def test_the_alert_of_a_refusal_is_over_when_the_next_candidate_passes_its_gates() -> None:
+    world = await CanaryWorld().with_policies(1, 2)
+    world.gates["heldout_tasks"].outcome = FAILED
+    await world.until("refused")
+    world.gates["heldout_tasks"].outcome = PASSED
+    await Bucket(world.bus, POLICIES, PolicyVersion).put(f"{ROLE}.3", policy(3))
+    await world.until("running")
+    events = [(alert.key, alert.cleared) for alert in world.bus.published(Alert)]
+    assert events == [(f"rollout:{ROLE}:failed", False), (f"rollout:{ROLE}:failed", True)]
+
+
+async def test_the_alert_that_a_person_has_to_decide_is_over_when_one_has() -> None:
+    world = await CanaryWorld().with_policies(1, 2)
+    world.gates["heldout_tasks"].outcome = NEEDS_APPROVAL
+    await world.until("awaiting_approval")
+    await world.operators.act(Act.APPROVE, Order("ada", "yes"))
+    await world.until("running")
+    events = [(alert.key, alert.cleared) for alert in world.bus.published(Alert)]
+    assert events[:2] == [(f"rollout:{ROLE}:decision", False), (f"rollout:{ROLE}:decision", True)]

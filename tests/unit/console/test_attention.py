@@ -230,7 +230,7 @@ def test_alerts_that_hold_are_shown_with_their_keys_the_critical_ones_as_what_wa
     ]
 
 
-@pytest.mark.parametrize("key", ["job-1", "rollout:1:hold", "registration:support@3:refuse"])
+@pytest.mark.parametrize("key", ["training-failed:support", "rollout:support:decision", "rollout:support:failed"])
 def test_an_alert_of_a_job_or_a_candidate_has_no_second_line(key: str) -> None:
     assert attention(picture(alerts=[alert(key, "critical")])) == []
 

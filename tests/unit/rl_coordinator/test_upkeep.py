@@ -9,12 +9,12 @@ import pytest
 from ratchet.core.contract import TrainingDispatch, TrainingStatus
 from ratchet.core.contract.state import Job
 from ratchet.core.contract.training import Artifacts, SnapshotRef, TrainingError
+from ratchet.rl_coordinator.jobs.domain.failures import failure_alert
 from ratchet.rl_coordinator.jobs.domain.jobs import Limits, mark_announced
 from ratchet.rl_coordinator.jobs.domain.retries import DEFAULT_RETRIES
 from ratchet.rl_coordinator.jobs.domain.upkeep import (
     Listening,
     bring_up_to,
-    failure_alert,
     keep_listening,
     pending_announcement,
     prunable,

@@ -60,6 +60,10 @@ SEVERITY = {
     Verdict.REVERT: "warning",
 }
 """Verdicts that alert operators."""
+UNDECIDED = frozenset({Verdict.HOLD, Verdict.SUSPEND})
+"""Verdicts after which a person has to decide."""
+UNDECIDED_STATES = frozenset({State.AWAITING_APPROVAL, State.HELD, State.SUSPENDED})
+"""States in which a rollout waits for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +135,7 @@ class Announcer:
         """A policy is refused at its registration: it has no rollout."""
         alert = Alert(
             alert_id=named_id("alert", policy.role, policy.version, Verdict.REFUSE),
-            key=f"registration:{policy.name}:{Verdict.REFUSE}",
+            key=_failed_key(policy.role),
             severity=SEVERITY[Verdict.REFUSE],
             summary=f"{policy.name} was refused at its registration: {reason}",
             source=ITSELF,
@@ -230,13 +234,47 @@ def _alert(rollout: Rollout, decision: Decision, now: datetime) -> Alert:
     }[decision.verdict]
     return Alert(
         alert_id=named_id("alert", rollout.rollout_id, rollout.decisions - 1),
-        key=f"rollout:{rollout.rollout_id}:{decision.verdict}",
+        key=_decision_key(rollout.role) if decision.verdict in UNDECIDED else _failed_key(rollout.role),
         severity=SEVERITY[decision.verdict],
         summary=f"{summary}: {decision.reason}",
         source=ITSELF,
         at=now,
         role=rollout.role,
         labels={"policy": name, "rollout_id": rollout.rollout_id},
+    )
+
+
+def _decision_key(role: str) -> str:
+    """Of the alert that a person has to decide about a role's candidate."""
+    return f"rollout:{role}:decision"
+
+
+def _failed_key(role: str) -> str:
+    """Of the alert that a role's candidate was refused, or taken back."""
+    return f"rollout:{role}:failed"
+
+
+def endings(before: State, rollout: Rollout, decision: Decision, now: datetime) -> list[Alert]:
+    """The ends of alerts that a decision brings: a person decided, or a candidate passed its gates.
+
+    `before`: the state from which the rollout has moved.
+    """
+    decided = before in UNDECIDED_STATES and rollout.state not in UNDECIDED_STATES
+    passed = decision.verdict is Verdict.START or (rollout.state is State.PROMOTED and before is not State.PROMOTED)
+    keys = [_decision_key(rollout.role)] * decided + [_failed_key(rollout.role)] * passed
+    return [_over(rollout, key, now) for key in keys]
+
+
+def _over(rollout: Rollout, key: str, now: datetime) -> Alert:
+    return Alert(
+        alert_id=named_id("alert", rollout.rollout_id, rollout.decisions - 1, key, "over"),
+        key=key,
+        severity="info",
+        summary=f"{rollout.candidate.name} goes on" if key == _failed_key(rollout.role) else "it was decided",
+        source=ITSELF,
+        at=now,
+        cleared=True,
+        role=rollout.role,
     )
 
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from ratchet.bus.message import Cause
-from ratchet.canary_deployer.domain.announcements import Announcer, registration_cause
+from ratchet.canary_deployer.domain.announcements import Announcer, endings, registration_cause
 from ratchet.canary_deployer.domain.estimates import takes_too_long
 from ratchet.canary_deployer.domain.gating import state_after_gates
 from ratchet.canary_deployer.domain.rollout import (
@@ -155,6 +155,7 @@ def apply_decision(
     )
     moved = _staged(moved, rollout, decision.verdict, rules, now)
     announced, *others = announcer.announcements(moved, decision, rules, policies, now)
+    others += endings(rollout.state, moved, decision, now)
     correlation = rollout.cause.correlation_id if rollout.cause else announced.event_id
     cause = Cause(event_id=announced.event_id, correlation_id=correlation)
     outbox = [

@@ -25,7 +25,7 @@ LAG = 1000
 """A consumer that is fewer messages behind catches up within seconds."""
 REFUSED = frozenset({"refused", "rolled_back", "aborted", "withdrawn"})
 """States of a rollout that ended without its candidate."""
-SHOWN_ALREADY = ("job-", "rollout:", "registration:")
+SHOWN_ALREADY = ("training-failed:", "rollout:")
 """Beginnings of the keys of alerts about jobs and candidates, which have rules of their own."""
 ALERTS = 20
 """Most alerts that have a line each; one more says how many there are."""

@@ -14,11 +14,11 @@ from ratchet.core.contract.state import ENDED, Job, JobState
 from ratchet.core.errors import NotFound
 from ratchet.rl_coordinator import metrics
 from ratchet.rl_coordinator.jobs.domain import jobs
+from ratchet.rl_coordinator.jobs.domain.failures import failure_alerts, recovery_alerts
 from ratchet.rl_coordinator.jobs.domain.jobs import Limits, is_announced, mark_announced
 from ratchet.rl_coordinator.jobs.domain.upkeep import (
     Listening,
     bring_up_to,
-    failure_alert,
     keep_listening,
     pending_announcement,
     prunable,
@@ -44,7 +44,8 @@ async def publish_pending(bus: Bus, store: KvJobs, job: Job) -> None:
         return
     await bus.publish(message, cause=job.cause)
     if job.state == JobState.FAILED:
-        await bus.publish(failure_alert(job), cause=job.cause)
+        for alert in failure_alerts(job, store.all_jobs()):
+            await bus.publish(alert, cause=job.cause)
 
     def mark(current: Job) -> Job:
         same = (current.state, current.attempt) == (job.state, job.attempt)
@@ -76,7 +77,7 @@ class JobReconciler:
     async def on_status(self, received: Received[TrainingStatus]) -> Sequence[Message]:
         """A worker's status. It changes the job only if it comes from the job's present attempt.
 
-        Operators hear of a job that fails for good.
+        Operators hear of a job that fails for good, and of one that completes after it.
         """
         status = received.message
         try:
@@ -86,8 +87,15 @@ class JobReconciler:
         except NotFound:
             log.warning("status of an unknown job", job=status.training_job_id, status=status.status)
             return []
-        has_failed = job.state == status.status == JobState.FAILED and job.attempt == status.attempt
-        return [failure_alert(job)] if has_failed else []
+        if job.state != status.status or job.attempt != status.attempt:
+            return []
+        match job.state:
+            case JobState.FAILED:
+                return failure_alerts(job, self._store.all_jobs())
+            case JobState.COMPLETED:
+                return recovery_alerts(job, self._store.all_jobs())
+            case _:
+                return []
 
     async def tick(self) -> None:
         """Bring every job up to date once. Raises `Unavailable` while the broker is away."""

@@ -10,10 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ratchet.bus.message import named_id
-from ratchet.core.contract import Alert, Message, TrainingDispatch, TrainingStatus
+from ratchet.core.contract import Message, TrainingDispatch, TrainingStatus
 from ratchet.core.contract.state import ENDED, Job, JobState
-from ratchet.core.contract.training import ErrorCode
 from ratchet.rl_coordinator.jobs.domain.jobs import (
     Limits,
     expire,
@@ -57,25 +55,6 @@ def pending_announcement(job: Job) -> Message | None:
             )
         case _:
             return None
-
-
-def failure_alert(job: Job) -> Alert:
-    """What operators hear of a job that failed for good; the same event however often it is published.
-
-    A job that is resumed and fails again is another event.
-    """
-    code = job.error.code if job.error else ErrorCode.UNKNOWN
-    message = job.error.message if job.error else "no reason is known"
-    attempts = f"{job.attempt} attempt{'' if job.attempt == 1 else 's'}"
-    return Alert(
-        alert_id=named_id("job failed", job.training_job_id, str(job.attempt)),
-        key=f"job-{job.training_job_id}",
-        severity="warning",
-        summary=f"training of role {job.role} ({job.algorithm}) failed with {code} after {attempts}: {message}",
-        source="rl_coordinator",
-        at=job.finished_at or job.updated_at,
-        role=job.role,
-    )
 
 
 def requeue_unconfirmed(job: Job, now: datetime) -> Job:
