@@ -48,11 +48,11 @@ test("evidence is that of the decisions and of the moments between them; the com
 });
 
 test("limits at one height are one line", () => {
-  const thresholds = { rollback: 33.3, first_call: 100, safety: 200, sample_ratio: 200 };
-  assert.deepEqual(limits("rollback", thresholds), [{ name: "rolls back at 33.3", value: 33.3 }]);
-  assert.deepEqual(limits("tests", thresholds).map((limit) => limit.name), ["first call at 100", "safety, sample ratio holds at 200"]);
+  const thresholds = { rollback: 40, complaints: 200, first_call: 100, safety: 200, sample_ratio: 200 };
+  assert.deepEqual(limits("rollback", thresholds), [{ name: "rolls back at 40", value: 40 }]);
+  assert.deepEqual(limits("tests", thresholds).map((limit) => limit.name), ["complaints, safety, sample ratio holds at 200", "first call at 100"]);
   assert.deepEqual(limits("promotion", thresholds), []);
-  assert.deepEqual(limits("suspension", thresholds).map((limit) => limit.name), ["combined at 33.3", "first call at 100", "safety at 200"]);
+  assert.deepEqual(limits("suspension", thresholds).map((limit) => limit.name), ["combined at 40", "complaints, safety at 200", "first call at 100"]);
 });
 
 test("a difference is shown by share of traffic too", () => {

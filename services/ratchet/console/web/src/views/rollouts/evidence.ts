@@ -99,8 +99,8 @@ export function evidenceSeries(family: Family, decisions: readonly DecisionPoint
 const LIMITS: Readonly<Record<Family, Readonly<Record<string, string>>>> = {
   rollback: { rollback: "rollback" },
   promotion: { promotion: "promotion" },
-  suspension: { combined: "rollback", first_call: "first_call", safety: "safety" },
-  tests: { first_call: "first_call", safety: "safety", sample_ratio: "sample_ratio" },
+  suspension: { combined: "rollback", complaints: "complaints", first_call: "first_call", safety: "safety" },
+  tests: { complaints: "complaints", first_call: "first_call", safety: "safety", sample_ratio: "sample_ratio" },
 };
 
 /** The values that decide, of one family. */
@@ -163,7 +163,7 @@ const FIGURES: Readonly<Record<string, string>> = {
   started: "Started", trajectories: "Settled", failures: "Failures", failure_rate: "Failure rate", missing: "Outcome missing",
   unscored: "Without a reward", reward_mean: "Mean reward", cost_usd: "Mean cost", unpriced: "Without a price", calls: "Calls",
   error_rate: "Calls that failed", hung_calls: "Calls that hung", engine_faults: "Failed by an engine",
-  bundle_applied: "Met the bundle", negative_feedback: "Negative feedback", safety_violations: "Safety violations", unannounced: "Without a start that counts",
+  bundle_applied: "Met the bundle", negative_feedback: "Negative feedback", complaints: "Complaints", safety_violations: "Safety violations", unannounced: "Without a start that counts",
 };
 const SHARES = new Set(["failure_rate", "error_rate", "bundle_applied", "negative_feedback"]);
 
@@ -192,6 +192,12 @@ export function costWords(rollout: Rollout): string | null {
   const { cost } = rollout as Rollout & { readonly cost?: { readonly cap_usd?: number | null; readonly basis: string } | null };
   if (cost == null) return null;
   return cost.cap_usd == null ? `not compared: ${cost.basis}` : `compared up to ${dollars(cost.cap_usd)} a trajectory: ${cost.basis}`;
+}
+
+/** What is compared of complaints, in a sentence; null where the deployer says nothing of them. */
+export function complaintWords({ complaints }: Rollout): string | null {
+  if (complaints == null) return null;
+  return `compared: more than ${measure(1 + complaints.margin)} times as many as stable's are worse; a metric needs ${share(complaints.more_evidence)} more evidence for it`;
 }
 
 export interface SampleRatio {

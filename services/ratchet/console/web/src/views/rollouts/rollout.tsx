@@ -16,7 +16,7 @@ import { DataText, Id, PolicyName } from "../../ui/text.tsx";
 import { Ago } from "../../ui/time.tsx";
 import { ActDialog } from "./act.tsx";
 import { Arms, Coverage, Differences, Evidence } from "./comparison.tsx";
-import { ACTS, actsFor, costWords, ENDED, hadTraffic, rough, track, type Act, type Sample, type Step } from "./evidence.ts";
+import { ACTS, actsFor, complaintWords, costWords, ENDED, hadTraffic, rough, track, type Act, type Sample, type Step } from "./evidence.ts";
 import { paths } from "./paths.ts";
 import { AuditChain, BundleLink, Decisions, Failures, Gates, PastRollouts } from "./record.tsx";
 
@@ -134,6 +134,7 @@ function Head({ rollout }: { rollout: Rollout }) {
         ["Not settled", isOver ? null : `${rollout.pending.toLocaleString("en")} trajectories`],
         ["An outcome is missing after", rollout.horizon == null ? null : <>{duration(rollout.horizon.seconds)} <span class="muted">(<DataText text={rollout.horizon.basis} />)</span></>],
         ["Cost", costWords(rollout) === null ? null : <DataText text={costWords(rollout) ?? ""} most={400} />],
+        ["Complaints", complaintWords(rollout)],
         ["Rollout", <Id id={rollout.rollout_id} label="id of the rollout" />],
       ]} />
     </div>
