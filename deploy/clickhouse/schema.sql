@@ -249,6 +249,29 @@ TTL toDateTime(ingested_at) + toIntervalDay(1095)
 SETTINGS non_replicated_deduplication_window = 1000, deduplicate_merge_projection_mode = 'rebuild',
     fsync_after_insert = 1, fsync_part_directory = 1;
 
+-- What history would be worth under another reward function, beside `rewards`, until people accept it (`ratchet rewards`).
+-- `number`: the order in which it was computed; `total_before`: of the reward that counted then.
+CREATE TABLE IF NOT EXISTS proposed_rewards
+(
+    role             LowCardinality(String),
+    trajectory_id    String,
+    function_name    LowCardinality(String),
+    function_version LowCardinality(String),
+    digest           LowCardinality(String),
+    number           UInt64,
+    revision         UInt32,
+    total            Float64,
+    total_before     Float64,
+    components       Map(LowCardinality(String), Float64),
+    confidence       Nullable(Float64),
+    at               DateTime64(3, 'UTC'),
+    body             String CODEC(ZSTD(3))
+)
+ENGINE = ReplacingMergeTree(at)
+ORDER BY (function_name, function_version, role, trajectory_id)
+TTL toDateTime(at) + toIntervalDay(90)
+SETTINGS fsync_after_insert = 1, fsync_part_directory = 1;
+
 CREATE TABLE IF NOT EXISTS feedback
 (
     event_id       String,

@@ -91,6 +91,9 @@ GROUPS: Mapping[str, Entry] = {
     ),
     "data": Entry("data", "Data made elsewhere, checked and written as files that trainings read."),
     "dataset": Entry("dataset", "Snapshots of training data: build, show, explain, export."),
+    "rewards": Entry(
+        "rewards", "Rewards: another function over history, compared, then accepted; how good judges are."
+    ),
     "preferences": Entry("preferences", "Preference pairs: derive, add, list and export them; how far raters agree."),
     "rollout": Entry("rollout", "Look at rollouts and steer them."),
     "storage": Entry("storage", "The object store: remove what nothing needs any more."),
@@ -117,7 +120,7 @@ HEADINGS: Mapping[str, tuple[str, ...]] = {
         "plugins",
     ),
     "Roll out": ("bundles", "policies", "rollout", "eval"),
-    "Say what was good": ("feedback", "preferences"),
+    "Say what was good": ("feedback", "preferences", "rewards"),
     "Train": ("model", "plan", "train", "cancel", "resume", "dataset", "data", "dpo-train", "rm-train"),
     "Bring and take data": ("import", "export"),
     "Keep it well": ("config", "keys", "deadletters", "storage", "backup", "restore", "contract", "completion"),

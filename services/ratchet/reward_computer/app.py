@@ -26,6 +26,7 @@ from ratchet.bus.registry import AS_DECLARED, Bounds
 from ratchet.core.contract import Feedback, Reward, Trajectory
 from ratchet.core.contract.state import JUDGE_SPEND, JUDGEMENTS, REWARD_FUNCTIONS
 from ratchet.core.judging.chat_judge import Answer, ChatJudge, KvAnswers
+from ratchet.core.judging.spending import DailyLedger
 from ratchet.core.preferences.clickhouse_tries import Tries
 from ratchet.core.rules.alerts import gap_alert
 from ratchet.core.rules.call_budget import Amounts
@@ -111,20 +112,26 @@ def functions_of(settings: Settings, bus: Bus) -> Functions:
     return Functions(Bucket(bus, REWARD_FUNCTIONS, FunctionRecord), spec_of(settings))
 
 
+def ledgers_of(settings: Settings, bus: Bus) -> Mapping[str, DailyLedger]:
+    """The budgets of the settings' judges, by the roles whose they are."""
+    spending = Bucket(bus, JUDGE_SPEND, Amounts)
+    return {name: judge.ledger(spending, name, bus.now) for name, judge in settings.judges.items()}
+
+
 @asynccontextmanager
 async def judges_of(settings: Settings, bus: Bus) -> AsyncGenerator[Mapping[str, ChatJudge]]:
     """The judges of the settings by digest; they share answers and budgets with all processes.
 
     A judge that fails is asked again by the consumer, which meanwhile has other work.
     """
-    spending, answers = Bucket(bus, JUDGE_SPEND, Amounts), KvAnswers(Bucket(bus, JUDGEMENTS, Answer))
+    ledgers, answers = ledgers_of(settings, bus), KvAnswers(Bucket(bus, JUDGEMENTS, Answer))
     key = settings.shared.service_key.get_secret_value() if settings.shared.service_key else None
     async with AsyncExitStack() as stack:
         judges: dict[str, ChatJudge] = {}
         for name, judge in settings.judges.items():
             peer = replace(judge.peer(settings.gateway_url, key), quotable=False)
             http = await stack.enter_async_context(AsyncApiClient(peer))
-            client = PaidClient(http, judge.ledger(spending, name, bus.now), judge.token_prices)
+            client = PaidClient(http, ledgers[name], judge.token_prices)
             judges[judge.profile.digest] = ChatJudge(client, judge.profile, answers, pauses_s=())
         yield judges
 

@@ -71,7 +71,8 @@ class Judging:
         digests: dict[Key, str] = {}
         for received in batch:
             reward = received.message
-            profile = spec.judge_of(reward.role) if reward.reward_function == spec.function else None
+            is_ours = reward.reward_function == spec.function and not reward.recomputed
+            profile = spec.judge_of(reward.role) if is_ours else None
             if profile is not None:
                 digests[reward.role, reward.trajectory_id] = profile.digest
         if not digests:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 from typing import Protocol
 
 from ratchet.bus.kv import Bucket, Entry
@@ -39,14 +40,19 @@ class Functions:
             self._accepted = Entry(entry.value.spec(), entry.revision)
         return self._accepted.value
 
-    async def proposed(self, function: RewardFunction) -> RewardSpec | None:
-        """What was recomputed as this function last; None: nothing was."""
-        entry = await self._bucket.get(_proposal(function))
+    async def accepted(self) -> RewardSpec | None:
+        """What people accepted last; None: nothing yet."""
+        entry = await self._bucket.get(IN_FORCE)
         return entry.value.spec() if entry else None
 
-    async def propose(self, spec: RewardSpec) -> None:
+    async def proposed(self, function: RewardFunction) -> FunctionRecord | None:
+        """What was recomputed as this function last; None: nothing was."""
+        entry = await self._bucket.get(_proposal(function))
+        return entry.value if entry else None
+
+    async def propose(self, spec: RewardSpec, since: datetime) -> None:
         """Remember what is recomputed as this function."""
-        await self._bucket.put(_proposal(spec.function), FunctionRecord.of(spec))
+        await self._bucket.put(_proposal(spec.function), FunctionRecord.of(spec, since))
 
     async def accept(self, spec: RewardSpec) -> None:
         """From now on every process computes rewards with this function."""
@@ -60,7 +66,7 @@ class Functions:
         name = f"{own.function.name}@{own.function.version}"
         return (
             f"the settings describe {name} otherwise than it was accepted, and what was accepted is in force: raise"
-            " RATCHET_REWARD_FUNCTION_VERSION"
+            " RATCHET_REWARD_FUNCTION_VERSION, then `ratchet rewards recompute` and `ratchet rewards accept`"
         )
 
 

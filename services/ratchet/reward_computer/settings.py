@@ -27,7 +27,8 @@ class Settings(ServiceSettings):
     function_name: str = "standard"
     """Name of the reward function; a new one rewards every trajectory that comes from then on under its own ids."""
     function_version: str = "1"
-    """Its version: raise it whenever weights, components or normalisation change."""
+    """Its version: raise it whenever weights, components, judges or normalisation change. Once a function was accepted
+    (`ratchet rewards accept`), another one counts only when it is accepted too."""
     weights: dict[str, dict[str, float]] = Field(default_factory=dict)
     """JSON: role -> component -> weight. The role `default` is for all others; components that are not named are not
     computed."""
@@ -40,7 +41,8 @@ class Settings(ServiceSettings):
     """Whether rewards also say what each turn was worth."""
     judges: dict[str, JudgeSettings] = Field(default_factory=dict[str, JudgeSettings])
     """JSON: role -> the model that judges its trajectories, such as `{"default": {"model": "openai/gpt-5-mini"}}`. The
-    role `default` is for all others. A judge is asked where the role gives its component `judge` a weight."""
+    role `default` is for all others. A judge is asked where the role gives its component `judge` a weight, and counts
+    once people agree with it (`ratchet rewards judges`)."""
     gateway_url: HttpAddress = Field(
         default="http://127.0.0.1:8080",
         validation_alias=AliasChoices("RATCHET_REWARD_GATEWAY_URL", "RATCHET_GATEWAY_URL", "gateway_url"),

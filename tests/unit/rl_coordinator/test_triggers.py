@@ -45,6 +45,10 @@ def test_only_first_revisions_move_the_counter_of_their_role() -> None:
     assert REWARDED.role_of(ended) is None
 
 
+def test_recomputed_rewards_are_no_new_trajectories() -> None:
+    assert REWARDED.role_of(changed(reward(trajectory("one"), 1.0), recomputed=True)) is None
+
+
 def test_training_is_due_when_the_threshold_is_reached_and_not_before() -> None:
     assert after_rewards([], 99) == Standing(start=0, new=99, is_enough=False, is_due=False)
     assert after_rewards([], 100) == Standing(start=0, new=100, is_enough=True, is_due=True)

@@ -115,6 +115,8 @@ class Reward(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
     """Dense rewards; they sum to the total."""
     effort: Effort | None = None
     """What the trajectory took, for those who look whether rewards follow it."""
+    recomputed: bool = False
+    """Computed anew from history, under a function that was accepted: no trajectory is new."""
     first_scored: list[str] | None = None
     """Of a revision after the first: components that apply, and applied in no revision before it."""
 

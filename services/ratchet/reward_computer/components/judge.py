@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from ratchet.core.contract import Feedback
 from ratchet.core.contract.reward import JUDGEMENT
 from ratchet.reward_computer.components.base import Assessment, Evidence
 
@@ -14,11 +17,12 @@ def judge(evidence: Evidence) -> Assessment | None:
 
     Whether it has weight is up to the reward function, which knows how far people agree with this judge.
     """
-    own = [
-        opinion
-        for opinion in evidence.feedback
-        if opinion.kind == JUDGEMENT and opinion.judge is not None and opinion.judge.digest == evidence.judge
-    ]
+    return None if evidence.judge is None else assessed(evidence.feedback, evidence.judge)
+
+
+def assessed(feedback: Sequence[Feedback], digest: str) -> Assessment | None:
+    """The newest judgement of a judge among the feedback on one trajectory."""
+    own = [one for one in feedback if one.kind == JUDGEMENT and one.judge is not None and one.judge.digest == digest]
     if not own:
         return None
     last = max(own, key=lambda opinion: (opinion.at, opinion.feedback_id))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ratchet.core.contract import Feedback
 from ratchet.reward_computer.components.base import Assessment, Evidence
@@ -13,7 +13,12 @@ _DOUBT = 0.2
 
 def user_feedback(evidence: Evidence) -> Assessment | None:
     """The newest opinion of every rater counts, raters count alike. Comments and metrics say nothing here."""
-    scored = scoring(evidence.feedback)
+    return assessed(evidence.feedback)
+
+
+def assessed(feedback: Sequence[Feedback]) -> Assessment | None:
+    """What people said of one trajectory."""
+    scored = scoring(feedback)
     newest: dict[str, Feedback] = {}
     for opinion in sorted(scored, key=lambda opinion: (opinion.at, opinion.feedback_id)):
         # An opinion without a name is the end user's.

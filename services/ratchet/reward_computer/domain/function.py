@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 
 from ratchet.bus.message import Value
 from ratchet.core.contract.reward import RewardFunction
@@ -22,9 +23,11 @@ class FunctionRecord(Value, frozen=True, kw_only=True):
     dense: bool
     judges: Mapping[str, JudgeProfile]
     calibrations: Mapping[str, Calibration]
+    since: datetime | None = None
+    """Of a proposal: history was recomputed from here on."""
 
     @classmethod
-    def of(cls, spec: RewardSpec) -> FunctionRecord:
+    def of(cls, spec: RewardSpec, since: datetime | None = None) -> FunctionRecord:
         """The record of a function."""
         return cls(
             function=spec.function,
@@ -35,6 +38,7 @@ class FunctionRecord(Value, frozen=True, kw_only=True):
             dense=spec.dense,
             judges=spec.judges,
             calibrations=spec.calibrations,
+            since=since,
         )
 
     def spec(self) -> RewardSpec:

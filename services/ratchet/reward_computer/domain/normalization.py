@@ -89,18 +89,19 @@ def windows_key(role: str, function: RewardFunction) -> str:
 
 def add_reward(windows: ScoreWindows | None, received: Received[Message]) -> ScoreWindows:
     """The windows with one more reward."""
-    past = windows or NO_PAST
-    reward = received.message
-    if not isinstance(reward, Reward):
-        return past
+    return grown(windows or NO_PAST, received.message) if isinstance(received.message, Reward) else windows or NO_PAST
+
+
+def grown(past: ScoreWindows, reward: Reward) -> ScoreWindows:
+    """The same of a reward that no stream holds."""
     applicable = {name: part.score for name, part in reward.reward_components.items() if part.applicable}
     if reward.revision == 0:
         fresh = {**applicable, TOTAL: reward.total_reward} if applicable else {}
     else:
         first = reward.first_scored or ()
         fresh = {name: score for name, score in applicable.items() if name == REVISED or name in first}
-    grown = {name: [*past.scores.get(name, ()), score][-CAPACITY:] for name, score in fresh.items()}
-    return ScoreWindows(scores={**past.scores, **grown})
+    longer = {name: [*past.scores.get(name, ()), score][-CAPACITY:] for name, score in fresh.items()}
+    return ScoreWindows(scores={**past.scores, **longer})
 
 
 def normalized(score: float, past: Stats, method: str) -> float:

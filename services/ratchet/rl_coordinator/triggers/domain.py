@@ -52,7 +52,7 @@ class Measure:
     """Name of its projection, and the kind of its trigger."""
     noun: str
     role_of: Callable[[Message], str | None]
-    """The role whose counter a message moves: of a reward only the first revision counts."""
+    """The role whose counter a message moves."""
     count_at: Callable[[Job], int | None]
     """The counter when a job was accepted that uses up what is counted; None for a job that does not."""
 
@@ -71,10 +71,15 @@ class Standing:
     """It is, and no trigger's job of the role is under way: a further trigger coalesces with it."""
 
 
+def is_first(reward: Reward) -> bool:
+    """Whether it is the first reward of its trajectory."""
+    return reward.revision == 0 and not reward.recomputed
+
+
 REWARDED = Measure(
     name="rewarded",
     noun="rewarded trajectories",
-    role_of=lambda message: message.role if isinstance(message, Reward) and message.revision == 0 else None,
+    role_of=lambda message: message.role if isinstance(message, Reward) and is_first(message) else None,
     count_at=lambda job: job.rewarded or 0 if learns_from_trajectories(job) else None,
 )
 PREFERRED = Measure(
