@@ -192,7 +192,7 @@ format: $(STAMP)
 
 test: $(STAMP) $(NODE_STAMP) ## unit, contract and integration tests, without slow ones: minutes; the 50 longest in .cache/tests/longest.txt
 	@rm -f $(TIMES)/*.tsv
-	@MAKEFLAGS= $(MAKE) --no-print-directory -j4 --keep-going --output-sync=target $(FAST)
+	@MAKEFLAGS= $(MAKE) --no-print-directory -j6 --keep-going --output-sync=target $(FAST)
 	@sort -rn $(TIMES)/*.tsv | head -50 > $(TIMES)/longest.txt
 	@awk -F '\t' '$$2 > 5 { print "longer than 5 s of the processor, and not marked slow: " $$3 }' $(TIMES)/*.tsv
 
@@ -223,13 +223,14 @@ $(GATEWAYS)/.ratchet-ready: tests/bench/gateways.txt | $(STAMP)
 
 # Groups of about the same length that run beside each other, the longest first: each imports only what it needs.
 TIMES := .cache/tests
-FAST := fast-unit fast-services fast-servers fast-bus fast-torch fast-gateway fast-contract
+FAST := fast-unit fast-torch fast-services fast-servers fast-gateway fast-bus fast-contract
 TORCH := $(addprefix tests/unit/,local trainer_worker tools core/grammars core/chat_templates core/rules/test_model_hub.py cli/test_dataset_records.py)
-GATEWAY := $(wildcard tests/integration/test_gateway*.py)
-# Collector, coordinator, console: half of what waits for servers.
-SERVICES := $(wildcard tests/integration/test_co*.py)
+# Collector, coordinator, console, and whatever else of the next two needs their warehouse: two groups start one.
+SERVICES := $(wildcard tests/integration/test_co*.py) \
+	$(addprefix tests/integration/test_,base_url_only.py broker_restored.py gateway_assembled.py gateway_training.py)
+GATEWAY := $(filter-out $(SERVICES),$(wildcard tests/integration/test_gateway*.py))
 # Mostly waits, for a broker that is gone or comes back.
-BUS := $(wildcard tests/integration/test_b*.py)
+BUS := $(filter-out $(SERVICES),$(wildcard tests/integration/test_b*.py))
 # A file that pytest is named is imported, also where all its tests are slow.
 REST := $(filter-out $(GATEWAY) $(SERVICES) $(BUS),$(wildcard tests/integration/test_*.py))
 fast-torch: TESTS = $(TORCH)
