@@ -173,10 +173,10 @@ class Recorded(msgspec.Struct, frozen=True, array_like=True):
 class RecordMaker:
     """Makes records of jobs. Remembers the conversations that pass through it, within `conversation_bytes`."""
 
-    def __init__(self, sealer: Sealer, conversation_bytes: int) -> None:
+    def __init__(self, sealer: Sealer, conversation_bytes: int, tool_bytes: int = TOOL_BYTES) -> None:
         self._sealer = sealer
         self._conversations = Conversations(conversation_bytes)
-        self._tools = ToolSets(TOOL_BYTES)
+        self._tools = ToolSets(tool_bytes)
 
     def record(self, job: Job) -> Recorded:
         """The job's record. Never raises: a call that it cannot record as it is becomes a bare turn with the reason."""

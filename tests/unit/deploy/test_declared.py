@@ -53,9 +53,18 @@ def declared(*extras: str) -> set[str]:
     return {canonical(one) for one in listed}
 
 
+def statements(parent: ast.AST) -> Iterator[ast.stmt]:
+    """Every statement, without the expressions, which are many."""
+    for node in ast.iter_child_nodes(parent):
+        if isinstance(node, ast.stmt | ast.excepthandler | ast.match_case):
+            if isinstance(node, ast.stmt):
+                yield node
+            yield from statements(node)
+
+
 def imported(path: Path) -> Iterator[str]:
     """Top-level names that a file imports from elsewhere."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(ast.parse(path.read_text())):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]

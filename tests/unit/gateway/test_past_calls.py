@@ -24,7 +24,6 @@ from ratchet.gateway.domain.past_calls import (
     cache_key,
     system_digest,
 )
-from ratchet.gateway.recorder_process import TOOL_BYTES
 from tests.unit.gateway.test_recorder_process import job, record_maker, request, turn_of
 from tests.unit.gateway.test_turns import GOOD, HEADER, USER, asked, past
 
@@ -193,15 +192,16 @@ def test_every_call_with_the_same_tools_is_redacted() -> None:
 
 
 def test_the_memory_of_a_recorder_is_bounded_however_many_tools_agents_offer() -> None:
-    """Each call brings tools of its own, a megabyte of them, with an address to take out."""
-    maker = record_maker()
-    text = "ask jo@example.com " + "lorem ipsum " * 87_000
+    """Each call brings tools of its own, a twentieth of the bound, with an address to take out."""
+    bound = 1_000_000
+    maker = record_maker(tool_bytes=bound)
+    text = "ask jo@example.com " + "lorem ipsum " * (bound // 240)
     tracemalloc.start()
     try:
-        for number in range(2 * TOOL_BYTES // len(text)):
+        for number in range(40):
             offered = [{"type": "function", "function": {"name": f"f{number}", "description": text}}]
             assert turn_of(maker.record(job(request(tools=offered)))).redactions == {"email": 1}
-        assert tracemalloc.get_traced_memory()[0] < 1.2 * TOOL_BYTES
+        assert tracemalloc.get_traced_memory()[0] < 1.3 * bound
     finally:
         tracemalloc.stop()
 

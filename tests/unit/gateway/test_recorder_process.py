@@ -18,6 +18,7 @@ from ratchet.gateway.recorder_process import (
     LEFT_OUT,
     LENGTH,
     SOURCE,
+    TOOL_BYTES,
     CallJob,
     Counted,
     EventJob,
@@ -32,8 +33,8 @@ USER = {"role": "user", "content": "hi"}
 STRICT = {"type": "function", "function": {"name": "f", "strict": True}}
 
 
-def record_maker() -> RecordMaker:
-    return RecordMaker(Sealer(CONTRACTS, SOURCE, lambda: AT), 1_000_000)
+def record_maker(tool_bytes: int = TOOL_BYTES) -> RecordMaker:
+    return RecordMaker(Sealer(CONTRACTS, SOURCE, lambda: AT), 1_000_000, tool_bytes)
 
 
 def request(**members: Any) -> bytes:
