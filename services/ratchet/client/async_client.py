@@ -25,6 +25,7 @@ from ratchet.bus.spool import NoSpool, Spool
 from ratchet.bus.tasks import end
 from ratchet.client.bundles import TrajectoryBundle, fetch_bundle
 from ratchet.client.leaving import at_exit
+from ratchet.client.losses import Losses
 from ratchet.client.preparer import Preparer
 from ratchet.client.recording import Recording, Stats, new_id
 from ratchet.client.settings import ClientSettings
@@ -168,6 +169,8 @@ class AsyncClient:
         self.be_here()
         self._preparer.start()
         self._running = asyncio.create_task(self._outbox.run(self._connect))
+        losses = Losses(self._name, lambda: self.stats, lambda: self._bus, self._now)
+        self._watching = asyncio.create_task(losses.watch())
 
     async def close(self) -> None:
         """Publish the queue within `close_s`; the rest stays in the spool for the next start.
@@ -183,7 +186,7 @@ class AsyncClient:
         finally:
             try:
                 self._preparer.finish(GRACE_S)
-                await end(self._running)
+                await end(self._running, self._watching)
                 if self._bus is not None:
                     await self._bus.close()
             finally:
@@ -223,6 +226,7 @@ class AsyncClient:
         self._bus: Bus | None = None
         self._connected = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._closing = False
         self._stay = at_exit(self._leave)
         self._pid = os.getpid()  # the last: from now on other threads need not wait

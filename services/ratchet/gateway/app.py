@@ -29,6 +29,7 @@ from ratchet.core.contract.bundle import Bundle
 from ratchet.core.contract.state import BUNDLES, RESPONSES, SealedResponse
 from ratchet.core.errors import ConfigError
 from ratchet.core.rules.access import AGENT_SCOPES
+from ratchet.core.rules.recent_share import COLLECTION
 from ratchet.core.service.asgi import JsonApi
 from ratchet.core.service.authentication import Authentication
 from ratchet.core.service.contracts import load_contracts
@@ -51,6 +52,7 @@ from ratchet.gateway.engines import build_upstream, transport_to
 from ratchet.gateway.engines.policies import PolicyEngines
 from ratchet.gateway.engines.replicas import CHECK_EVERY_S
 from ratchet.gateway.error_shapes import ErrorShapes, error_json, is_telemetry
+from ratchet.gateway.failing import LOOK_S, FailingCalls
 from ratchet.gateway.fetching import BundleFetcher
 from ratchet.gateway.guard import Guard, RateLimit
 from ratchet.gateway.handlers import Handlers
@@ -87,6 +89,8 @@ async def build(
         keys = known_keys(settings.shared, "gateway", recording.broker.bus, given)
         routes, engines, publishing = routing.routes, routing.engines, recording.publishing
 
+        failing = FailingCalls()
+
         async def engines_away() -> str | None:
             # Before a role has a policy there may be no engine: the local stack starts one when it is needed.
             return await engines.check() if routes.roles() else None
@@ -102,6 +106,7 @@ async def build(
                 keys,
                 recording.quotas,
                 Periodic(OBSERVE_S, publishing.observe, "observation"),
+                Periodic(LOOK_S, failing.observe, "failing calls"),
                 Periodic(CHECK_EVERY_S, engines.check_health, "replicas"),
                 http_server(settings, constants, guard, keys),
             ],
@@ -111,6 +116,8 @@ async def build(
                 "canaries": routes.check,
                 "engines": engines_away,
                 "spool": publishing.check,
+                COLLECTION: publishing.check_collection,
+                "errors": failing.check,
                 "unreadable_keys": keys.check,
             },
             drain_s=settings.grace_s + settings.drain_s + FINISH_S,

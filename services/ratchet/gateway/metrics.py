@@ -4,6 +4,7 @@ from functools import lru_cache
 from typing import TypeVar, cast
 
 from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client.samples import Sample
 
 M = TypeVar("M", Counter, Gauge, Histogram)
 
@@ -66,6 +67,22 @@ UNSENT_NOTES = Counter(
 UNREADABLE_NOTES = Counter(
     "ratchet_gateway_unreadable_notes_total", "Messages of other gateways that break their contract."
 )
+
+
+def unpublished() -> float:
+    """Ends and feedback that were not published."""
+    return sum(sample.value for sample in _totals(UNPUBLISHED))
+
+
+def answered() -> tuple[float, float]:
+    """Completions that were answered, and those that failed by the gateway's or an engine's fault."""
+    failed = sum(sample.value for sample in _totals(CALLS) if sample.labels["status"] >= "500")
+    return sum(sample.value for sample in _totals(CALLS)) - failed, failed
+
+
+def _totals(counter: Counter) -> list[Sample]:
+    """Of all series of a counter."""
+    return [sample for metric in counter.collect() for sample in metric.samples if sample.name.endswith("_total")]
 
 
 @lru_cache(maxsize=4096)

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.outbox import Outbox
+from ratchet.core.rules.recent_share import RecentShare
+from ratchet.gateway import metrics
 
 OBSERVE_S = 1.0
 """How often the gateway looks whether the broker stores its events."""
@@ -37,6 +39,7 @@ class Publishing:
         """When the broker last stored something, or nothing waited."""
         self._lost_at: float | None = None
         self._published = self._lost = 0
+        self._share = RecentShare(monotonic=monotonic)
 
     async def run(self) -> None:
         """Publish until stopped."""
@@ -55,6 +58,7 @@ class Publishing:
         if stats.overflowed > self._lost:
             self._lost_at = now_s
         self._published, self._lost = stats.published, stats.overflowed
+        self._share.observe(stats.published, stats.overflowed + stats.refused + metrics.unpublished())
 
     def is_blind(self) -> bool:
         """Whether nothing got through for longer than the patience, or an event was dropped within it: the gateway then
@@ -63,6 +67,11 @@ class Publishing:
         if now_s - self._well_at > self._patience_s:
             return True
         return self._lost_at is not None and now_s - self._lost_at <= self._patience_s
+
+    async def check_collection(self) -> str | None:
+        """A note: which share of the events of the last ten minutes is lost, where it is more than a tenth."""
+        lost = self._share.too_large
+        return f"{lost:.0%} of the last ten minutes' events are lost" if lost is not None else None
 
     async def check(self) -> str | None:
         """Readiness: how many events were lost because neither memory nor disk had room."""

@@ -26,6 +26,7 @@ from ratchet.bus.consumer import Consumer, subscribe
 from ratchet.bus.contracts import Contracts
 from ratchet.bus.registry import Bounds, ConsumerSpec
 from ratchet.core.contract import MESSAGES, Trajectory, TrajectoryEnd, Turn
+from ratchet.core.rules.recent_share import COLLECTION
 from ratchet.core.service.alerts import Alerts, held_alerts
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.runtime import App, Component, Periodic
@@ -49,6 +50,7 @@ from ratchet.trajectory_collector.nats_streams import Streams
 from ratchet.trajectory_collector.restore import Restorer
 from ratchet.trajectory_collector.rows import TABLES
 from ratchet.trajectory_collector.settings import Settings, Tuning
+from ratchet.trajectory_collector.silence import Silence
 from ratchet.trajectory_collector.traces.assembler import STREAM, TraceAssembler
 from ratchet.trajectory_collector.traces.clickhouse_spans import StoredSpans
 from ratchet.trajectory_collector.trim import Trimmer
@@ -149,7 +151,15 @@ def assembled(
         Periodic(RETENTION_INTERVAL_S, Retention(warehouse, settings).tick, "retention"),
     ]
     checks = {"broker": bus.check, "warehouse": warehouse.check, "ledger": auditor.check}
-    return App(NAME, components, checks, {"consumers": bus.check_consumers})
+    silence = Silence(streams, now)
+    components.append(Periodic(tuning.audit_interval_s, silence.tick, "silence"))
+    notes = {
+        "consumers": bus.check_consumers,
+        "trajectories": silence.check_trajectories,
+        "feedback": silence.check_feedback,
+        COLLECTION: silence.check_collection,
+    }
+    return App(NAME, components, checks, notes)
 
 
 def collected(contracts: Contracts) -> Mapping[str, ConsumerSpec]:

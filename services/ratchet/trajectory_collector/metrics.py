@@ -49,3 +49,10 @@ def count_stored(trajectory: Trajectory) -> None:
     domain = trajectory.task_context.domain or GENERAL
     COLLECTED.labels(kind if kind in AGENT_TYPES else OTHER, domain if domain in TASK_DOMAINS else OTHER).inc()
     LENGTH.observe(len(trajectory.turns))
+
+
+def outcomes() -> tuple[float, float]:
+    """Messages that were accounted for, without those that are dead; and these."""
+    samples = [sample for metric in STORED.collect() for sample in metric.samples if sample.name.endswith("_total")]
+    dead = sum(sample.value for sample in samples if sample.labels["outcome"] == "dead")
+    return sum(sample.value for sample in samples) - dead, dead

@@ -84,6 +84,11 @@ class Streams:
             refuses=bounds.discard == "new",
         )
 
+    async def newest_at(self, stream: str) -> datetime | None:
+        """When the stream stored its newest message; None where it holds that no more, or none."""
+        last = (await self.progress(stream)).last
+        return await self.sent_at(stream, last) if last > 0 else None
+
     async def sent_at(self, stream: str, sequence: int) -> datetime | None:
         """When the stream stored the message that it holds at `sequence`; None when it holds none there."""
         with _classified(stream):

@@ -21,7 +21,7 @@ class Seen:
     async def observe(self, *counts: tuple[float, int, int, int]) -> None:
         for now_s, published, pending, lost in counts:
             self.now_s, self.outbox.pending = now_s, pending
-            self.outbox.stats = SimpleNamespace(published=published, overflowed=lost)
+            self.outbox.stats = SimpleNamespace(published=published, overflowed=lost, refused=0)
             await self.publishing.observe()
 
     def is_blind(self, now_s: float) -> bool:
