@@ -186,6 +186,15 @@ def find_policy(objects: BlobStore, name: str) -> Policy:
     return own[0]
 
 
+def find_reward_model(objects: BlobStore, digest: str) -> Policy:
+    """The reward model whose manifest has that sha256. Raises `NotFound`, `ObjectsUnavailable`, `DigestMismatch`, and
+    `Rejected` where it is a policy."""
+    uris = [uri for uri in objects.find(f"policies/{digest}") if digest_in(uri) == digest]
+    if not uris:
+        raise NotFound(f"the object store has no reward model {digest}")
+    return read_policy(objects, uris[0], digest, {REWARD_MODEL})
+
+
 def _manifests(objects: BlobStore, digits: str) -> list[str]:
     return [uri for uri in objects.find(f"policies/{digits}") if (digest_in(uri) or "").startswith(digits)]
 

@@ -4,6 +4,7 @@ HTTP API (raw ASGI) -> handlers -> resolver: a policy's name -> registry of poli
                            |-> torch thread: running batch per policy, prefix cache
                            |-> loader thread: object store -> digest -> merge -> probe
                            |-> grammar thread: process that compiles what answers must follow
+                           |-> reward thread: object store -> digest -> score of a conversation
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ async def build(settings: Settings) -> AsyncIterator[App]:
         from ratchet.local.engine_local.handlers import Engine  # noqa: PLC0415 - only here, so that its absence is explained
         from ratchet.local.engine_local.registry import Registry  # noqa: PLC0415
         from ratchet.local.engine_local.resolving import Resolver  # noqa: PLC0415
+        from ratchet.local.engine_local.reward_models import RewardModels  # noqa: PLC0415
         from ratchet.local.engine_local.s3_policies import PolicyLoader  # noqa: PLC0415
         from ratchet.local.engine_local.torch_worker import Limits, LoadReport, TorchWorker  # noqa: PLC0415
     except ModuleNotFoundError as error:
@@ -50,7 +52,8 @@ async def build(settings: Settings) -> AsyncIterator[App]:
     limits = Limits(MAX_ROWS, PREFILL_TOKENS, settings.prefix_tokens, LINGER_S)
     seed = secrets.randbits(63)  # of requests that bring none
     worker = TorchWorker(limits, seed, asyncio.get_running_loop().call_soon_threadsafe, THREADS)
-    loader = PolicyLoader(Objects(settings.shared), settings.shared.data_dir / "models")
+    objects, models = Objects(settings.shared), settings.shared.data_dir / "models"
+    loader, reward_models = PolicyLoader(objects, models), RewardModels(objects, models, utc_now)
     registry = Registry(settings.resident_policies, worker.forget, most_bytes=settings.resident_bytes)
     grammars = Grammars(Compiler())
     try:
@@ -58,6 +61,7 @@ async def build(settings: Settings) -> AsyncIterator[App]:
             load = partial(asyncio.get_running_loop().run_in_executor, loading, loader.load)
             resolver = Resolver(registry, partial(asyncio.to_thread, loader.find), load, utc_now)
             engine = Engine(Generations(worker.submit), registry, resolver, grammars, utc_now, settings.api_key)
+            engine.serve("POST", "/classify", reward_models.classify)
             load_report = Periodic(OBSERVE_S, LoadReport(registry, worker.load_of).observe, "load")
             api = JsonApi(engine.route, BODY_LIMIT, cancel_on_disconnect=True)
             server = HttpServer(
@@ -66,4 +70,5 @@ async def build(settings: Settings) -> AsyncIterator[App]:
             yield App("engine_local", [load_report, server], {"torch_thread": worker.check})
     finally:
         await asyncio.to_thread(grammars.close)
+        await asyncio.to_thread(reward_models.close)
         await asyncio.to_thread(worker.close)

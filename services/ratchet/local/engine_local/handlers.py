@@ -57,6 +57,10 @@ class Engine:
             ("GET", "/version"): self.version,
         }
 
+    def serve(self, method: str, path: str, handler: Handler) -> None:
+        """One more route."""
+        self._routes[method, path] = handler
+
     def route(self, method: str, path: str) -> Handler:
         """The handler of a route. Raises `HttpError` 404 or 405."""
         handler = self._routes.get((method, path))

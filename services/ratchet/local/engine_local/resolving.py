@@ -79,7 +79,7 @@ class Resolver:
         except NotFound as error:
             raise unknown_model(name) from error
         except Exception as error:
-            raise _not_loaded(name, error) from error
+            raise not_loaded(name, error) from error
         async with self._one_load:
             return await self._loaded(name, policy)
 
@@ -91,7 +91,7 @@ class Resolver:
             served = await self._load(policy.uri)
         except Exception as error:
             metrics.LOADS.labels("refused").inc()
-            raise _not_loaded(name, error) from error
+            raise not_loaded(name, error) from error
         now = time.monotonic()
         entry = Entry(name, policy.digest, policy.uri, served, self._now().timestamp(), now, served.own_bytes)
         evicted = self._registry.add(entry)
@@ -108,7 +108,7 @@ def unknown_model(name: str) -> HttpError:
     return HttpError(404, f"The model `{name}` does not exist.", kind="NotFoundError", code="model_not_found")
 
 
-def _not_loaded(name: str, error: Exception) -> RatchetError:
+def not_loaded(name: str, error: Exception) -> RatchetError:
     """What the caller gets. Nothing was computed: an engine that cannot load a policy is no policy that breaks one."""
     known = isinstance(error, RatchetError | OSError)
     # Of known errors only the kind: their texts may quote the store's, and only the caller may read those.

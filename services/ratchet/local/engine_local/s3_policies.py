@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
+from dataclasses import dataclass
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
@@ -18,6 +19,35 @@ from ratchet.local.engine_local.torch_policies import Served, Weights, load_weig
 
 BASES = 2
 """Base models kept in memory for the adapters to come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The model that an adapter changes."""
+
+    name: str
+    """What its bytes are known by: a digest where there is one."""
+    directory: Path
+
+
+def base_of(objects: BlobStore, cache: Path, manifest: PolicyManifest) -> Base:
+    """The base of a manifest with an adapter: of a manifest, a directory, or a name as the trainer reads one.
+
+    Raises `NotFound`, `DigestMismatch`, `ObjectsUnavailable` or `Rejected`. Blocking.
+    """
+    name = manifest.base_model
+    if is_manifest_uri(name):
+        base = fetch_policy(objects, name, cache, manifest.base_digest)
+        return Base(base.policy.digest, base.directory)
+    directory = Path(name)
+    if not directory.is_dir():
+        try:  # from the local cache, and from a hub only when that is allowed
+            directory = Path(snapshot_download(name, local_files_only=os.environ.get(HUB_VARIABLE) != "1"))
+        except (OSError, ValueError) as error:
+            raise NotFound(f"no base model {name!r}: {error}") from error
+    digest = weights_digest(directory, cache) if manifest.base_digest else None
+    require_same_weights(name, digest, manifest.base_digest)
+    return Base(digest or name, directory)
 
 
 class PolicyLoader:
@@ -42,24 +72,10 @@ class PolicyLoader:
         if manifest.kind == MODEL:
             weights = self._kept(local.policy.digest, local.directory, manifest.dtype)
         else:
-            weights = merge_adapter(self._base(manifest), local.directory, manifest.tokenizer_digest)
+            base = base_of(self._objects, self._cache, manifest)
+            weights = self._kept(base.name, base.directory, manifest.dtype)
+            weights = merge_adapter(weights, local.directory, manifest.tokenizer_digest)
         return serve(weights, manifest.probe)
-
-    def _base(self, manifest: PolicyManifest) -> Weights:
-        """The model that an adapter changes: of a manifest, a directory, or a name as the trainer reads one."""
-        name = manifest.base_model
-        if is_manifest_uri(name):
-            base = fetch_policy(self._objects, name, self._cache, manifest.base_digest)
-            return self._kept(base.policy.digest, base.directory, manifest.dtype)
-        directory = Path(name)
-        if not directory.is_dir():
-            try:  # from the local cache, and from a hub only when that is allowed
-                directory = Path(snapshot_download(name, local_files_only=os.environ.get(HUB_VARIABLE) != "1"))
-            except (OSError, ValueError) as error:
-                raise NotFound(f"no base model {name!r}: {error}") from error
-        digest = weights_digest(directory, self._cache) if manifest.base_digest else None
-        require_same_weights(name, digest, manifest.base_digest)
-        return self._kept(digest or name, directory, manifest.dtype)
 
     def _kept(self, name: str, directory: Path, dtype: str | None) -> Weights:
         key = name, dtype

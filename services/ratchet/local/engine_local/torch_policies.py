@@ -54,14 +54,19 @@ class Served:
     """Of weights that it shares with no base model."""
 
 
+def dtype_of(name: str | None) -> torch.dtype | str:
+    """What transformers loads weights in, by the name in a manifest (None: as they are stored). Raises `Rejected`."""
+    if name is not None and name not in DTYPES:
+        raise Rejected(f"a policy that computes in {name} cannot be served, only {', '.join(DTYPES)}")
+    return "auto" if name is None else DTYPES[name]
+
+
 def load_weights(directory: Path, dtype: str | None = None) -> Weights:
     """The model and tokenizer in `directory`, to compute in `dtype` (as a manifest names it; None: as they are stored).
 
     Raises `Rejected` when they cannot be served.
     """
-    if dtype is not None and dtype not in DTYPES:
-        raise Rejected(f"a policy that computes in {dtype} cannot be served, only {', '.join(DTYPES)}")
-    asked = "auto" if dtype is None else DTYPES[dtype]
+    asked = dtype_of(dtype)
     with refusing("load the model"):
         model: Any = AutoModelForCausalLM.from_pretrained(directory, local_files_only=True, dtype=asked)
     strange = set(getattr(model.config, "layer_types", None) or ()) - {FULL, SLIDING}

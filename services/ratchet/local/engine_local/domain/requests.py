@@ -111,6 +111,23 @@ def read_chat(body: JsonObject) -> ChatCall:
     return ChatCall(_model(body), messages, tools, _sampling(body, limit), options, constraint)
 
 
+@dataclass(frozen=True, slots=True)
+class ScoreCall:
+    """`POST /classify` with one conversation."""
+
+    model: str
+    messages: list[JsonObject]
+    tools: list[JsonObject]
+
+
+def read_score(body: JsonObject) -> ScoreCall:
+    """Raises `BadRequest` naming the member at fault."""
+    messages = _objects(body, "messages")
+    if not messages:
+        raise _wrong("messages", "must hold at least one message")
+    return ScoreCall(_model(body), messages, _objects(body, "tools"))
+
+
 def read_completion(body: JsonObject) -> CompletionCall:
     """Raises `BadRequest` naming the member at fault."""
     _refuse_unsupported(body)
