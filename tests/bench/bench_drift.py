@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ratchet.core.rules.intervals import wilson
-from tests.support.drift_worlds import Planted, alerts, rewards
+from tests.support.drift_worlds import Draw, Planted, alerts, done_or_not, rewards, wide
 
 SILENT = 3000
 """Trajectories of a world without a change."""
@@ -26,7 +26,8 @@ class Change(NamedTuple):
 
     metric: str
     by: Mapping[str, float]
-    binary: bool = False
+    alone: Draw | None = None
+    """What is scored where nothing else is."""
 
 
 ALL = {"task_completion": -0.1, "efficiency": -0.1, "user_feedback": -0.1}
@@ -39,8 +40,9 @@ CHANGES: Mapping[str, Change] = {
     "the judge's score falls by .1": Change("judge", {"judge": -0.1}),
     "answers get a third longer": Change("length", {"length": 1 / 3}),
     "one model call more": Change("calls", {"calls": 1.0}),
-    "done or not: .5 becomes .4": Change("reward", {"task_completion": -0.1}, binary=True),
-    "done or not: .5 becomes .3": Change("reward", {"task_completion": -0.2}, binary=True),
+    "one score that spreads by .29 falls by .1": Change("reward", {"task_completion": -0.1}, wide),
+    "done or not: .5 becomes .4": Change("reward", {"task_completion": -0.1}, done_or_not),
+    "done or not: .5 becomes .3": Change("reward", {"task_completion": -0.2}, done_or_not),
 }
 
 
@@ -49,8 +51,8 @@ def main() -> None:
     parser.add_argument("--worlds", type=int, default=200)
     worlds: int = parser.parse_args().worlds
     _say("| no change, 3,000 trajectories | worlds | with an alert | 95 % |\n|---|---|---|---|")
-    for name, binary in (("six metrics", False), ("done or not", True)):
-        loud = sum(any(alerts(rewards(seed, SILENT, binary=binary))) for seed in range(worlds))
+    for name, alone in (("seven metrics", None), ("one wide score", wide), ("done or not", done_or_not)):
+        loud = sum(any(alerts(rewards(seed, SILENT, alone=alone))) for seed in range(worlds))
         low, high = wilson(loud, worlds)
         _say(f"| {name} | {worlds} | {loud} | {low:.1%} to {high:.1%} |")
     _say("\n| after 1,000 trajectories | seen within 500 | median | 95 of 100 | alert before |\n|---|---|---|---|---|")
@@ -66,7 +68,7 @@ def _say(line: str) -> None:
 def _row(change: Change, worlds: int) -> str:
     planted, delays, early = Planted(PAST, change.by), list[float](), 0
     for seed in range(worlds):
-        stream = rewards(seed, PAST + 2 * SOON, planted, binary=change.binary)
+        stream = rewards(seed, PAST + 2 * SOON, planted, alone=change.alone)
         numbers = [number for number, metric, _ in alerts(stream) if metric == change.metric]
         early += bool(numbers) and numbers[0] < PAST
         delays.append(next((number + 1 - PAST for number in numbers if number >= PAST), float("inf")))

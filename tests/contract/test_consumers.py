@@ -14,6 +14,7 @@ from ratchet.canary_deployer.http_engines import HttpEngines
 from ratchet.canary_deployer.nats_clock import BrokerClock
 from ratchet.canary_deployer.settings import Settings as DeployerSettings
 from ratchet.core.service.http import HttpServer
+from ratchet.core.service.http_client import AsyncApiClient, Peer
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.objects import Objects
 from ratchet.core.stores.warehouse import Warehouse
@@ -40,7 +41,8 @@ async def collecting(bus: FakeBus) -> None:
 
 
 async def rewarding(bus: FakeBus) -> None:
-    await reward.assembled(RewardSettings(), bus, Warehouse(NOWHERE, "none"))
+    engine = AsyncApiClient(Peer("the engine", "http://127.0.0.1:1"))
+    await reward.assembled(RewardSettings(), bus, Warehouse(NOWHERE, "none"), engine)
 
 
 async def coordinating(bus: FakeBus) -> None:

@@ -21,6 +21,7 @@ from ratchet.bus.received import Received
 from ratchet.bus.testing import eventually
 from ratchet.client.operations import Operations
 from ratchet.core.contract import Alert, TrainingStatus, Trajectory
+from ratchet.core.contract.reward import RewardComponent
 from ratchet.core.contract.state import JOBS, Job
 from ratchet.core.contract.training import (
     Artifacts,
@@ -66,9 +67,11 @@ async def bus(shared_settings: SharedSettings) -> AsyncIterator[Bus]:
 
 
 async def test_rows_become_a_snapshot_and_a_dispatch(shared_settings: SharedSettings, bus: Bus) -> None:
+    *second, rewarded = played("second", 0.8, seconds=2, task="a")
+    liked = {"reward_model": RewardComponent(score=0.9, weight=0.0, source="automated")}
     facts = [
         *played("first", 0.2, seconds=1, task="a"),
-        *played("second", 0.8, seconds=2, task="a"),
+        *[*second, msgspec.structs.replace(rewarded, reward_components=liked)],
         *played("evaluated", 1.0, seconds=3, arm="pinned"),
         *played("poor", 0.1, seconds=4, task="b"),
     ]
@@ -85,7 +88,7 @@ async def test_rows_become_a_snapshot_and_a_dispatch(shared_settings: SharedSett
         assert manifest["left_out"] == {"mixed_or_pinned": 1, "below_min_reward": 1}
         assert manifest["filters"] == {"min_reward": 0.15}
         assert manifest["watermarks"] == {"RL_TRAJECTORIES": 4, "RL_REWARDS": 4, "RL_TURNS": 8}
-        assert [row["raw_reward"] for row in rows] == [0.2, 0.8]
+        assert [(row["raw_reward"], row["model_score"]) for row in rows] == [(0.2, None), (0.8, 0.9)]
         assert [row["task_key"] for row in rows] == ["a", "a"]
         assert [row["success"] for row in rows] == [False, True]
         assert rows[0]["baseline"] is None

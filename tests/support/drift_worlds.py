@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -16,6 +16,20 @@ from tests.support.rewards import received
 WEIGHTS: Mapping[str, float] = {"task_completion": 0.5, "efficiency": 0.25, "user_feedback": 0.25, "judge": 0.0}
 
 
+Draw = Callable[[Random, float], float]
+"""A score in 0..1, from what is planted in it."""
+
+
+def done_or_not(random: Random, planted: float) -> float:
+    """Done in half of the trajectories: no score of this mean spreads more."""
+    return float(random.random() < 0.5 + planted)
+
+
+def wide(random: Random, planted: float) -> float:
+    """Around one half, with a standard deviation of about .3."""
+    return min(1.0, max(0.0, random.gauss(0.5 + planted, 0.33)))
+
+
 @dataclass(frozen=True)
 class Planted:
     """From the trajectory `at` on, every score named is larger by its number, and `length` longer by that share."""
@@ -27,8 +41,10 @@ class Planted:
         return self.by.get(name, 0.0) if number >= self.at else 0.0
 
 
-def rewards(seed: int, trajectories: int, planted: Planted = Planted(), *, binary: bool = False) -> Iterator[Reward]:
-    """First rewards of tasks of differing difficulty. `binary`: a task is done or not, and nothing else is scored."""
+def rewards(
+    seed: int, trajectories: int, planted: Planted = Planted(), *, alone: Draw | None = None
+) -> Iterator[Reward]:
+    """First rewards of tasks of differing difficulty. `alone`: nothing but `task_completion` is scored, and so."""
     random = Random(seed)
     for number in range(trajectories):
         ease = random.gauss(0, 0.12)
@@ -43,8 +59,8 @@ def rewards(seed: int, trajectories: int, planted: Planted = Planted(), *, binar
         }
         if random.random() < 0.3:
             scores["user_feedback"] = score("user_feedback", 0.55, 0.25)
-        if binary:
-            scores = {"task_completion": float(random.random() < 0.5 + planted.of("task_completion", number))}
+        if alone is not None:
+            scores = {"task_completion": alone(random, planted.of("task_completion", number))}
         characters = random.lognormvariate(6, 0.6) * (1 + planted.of("length", number))
         calls = 1 + int(random.expovariate(0.4)) + round(planted.of("calls", number))
         yield reward(number, scores, Effort(model_calls=calls, characters=int(characters)))

@@ -6,6 +6,8 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -22,7 +24,7 @@ from ratchet.cli.output import Bar, console, errors, print_answer, print_dry_run
 from ratchet.cli.policies import find_policy
 from ratchet.core.errors import NotFound, Rejected
 from ratchet.core.evaluation.http_player import ANSWER_S, MOST_TOKENS, HttpPlayer
-from ratchet.core.evaluation.playing import GREEDY, SAMPLED, Plan, Try, play
+from ratchet.core.evaluation.playing import BEST, GREEDY, SAMPLED, Plan, Try, best_by_reward, play
 from ratchet.core.evaluation.report import (
     Difference,
     DifferingTask,
@@ -31,6 +33,7 @@ from ratchet.core.evaluation.report import (
     differing,
     summary_of,
 )
+from ratchet.core.evaluation.reward_scores import RewardScores, reward_model_digest
 from ratchet.core.evaluation.task_files import GradedTask, TaskFile, read_task_file
 from ratchet.core.service.files import write_whole
 from ratchet.core.service.http_client import AsyncApiClient, Peer, bearer
@@ -40,6 +43,8 @@ app = typer.Typer(no_args_is_help=True)
 MOST_SHOWN = 20
 """Differing tasks in a table; `--json` and `-o` have all of them."""
 AGENT = "ratchet eval"
+ENGINE_KEY = "RATCHET_ENGINE_API_KEY"
+"""Names the key of the engine, which holds reward models."""
 
 
 class Asked(NamedTuple):
@@ -85,6 +90,13 @@ def evaluate(
         int, typer.Option(min=0, max=100, help="Beside the greedy answer, draw so many answers to each task.")
     ] = 0,
     temperature: Annotated[float, typer.Option(min=0.01, max=2, help="At which these are drawn.")] = 1.0,
+    reward_model: Annotated[
+        str | None,
+        typer.Option(
+            help="A reward model, by the digest or uri of its manifest: of each task's samples the one that it likes"
+            " best counts as well (best of n)."
+        ),
+    ] = None,
     no_worse_than: Annotated[
         float | None,
         typer.Option(
@@ -109,6 +121,9 @@ def evaluate(
     """
     if no_worse_than is not None and against is None:
         raise typer.BadParameter("--no-worse-than compares two policies: name the other one with --against")
+    if reward_model is not None and samples < 2:
+        raise typer.BadParameter("--reward-model chooses of several samples: draw them with --samples")
+    digest = None if reward_model is None else reward_model_digest(reward_model)
     if output is not None and output.exists() and tasks.exists() and output.samefile(tasks):
         raise typer.BadParameter(f"--output would overwrite the tasks: {output} is the file of --tasks")
     file, endpoints = read_task_file(tasks), locate(directory)
@@ -117,10 +132,11 @@ def evaluate(
         raise typer.BadParameter(f"{policy} and {against} are the same policy: {sides[0].name}")
     plan = Plan(samples=samples, temperature=temperature, at_once=concurrency)
     if dry_run:
-        print_dry_run(f"ask {' and '.join(side.name for side in sides)}", planned(file, plan), as_json)
+        chosen_by = {} if digest is None else {"reward_model": digest}
+        print_dry_run(f"ask {' and '.join(side.name for side in sides)}", planned(file, plan) | chosen_by, as_json)
         return
-    tries = asyncio.run(play_all(endpoints, sides, file.tasks, plan, quiet=as_json))
-    report = report_of(file, plan, tries, no_worse_than)
+    tries = asyncio.run(play_all(endpoints, sides, file.tasks, plan, digest, quiet=as_json))
+    report = report_of(file, tries, no_worse_than)
     if output is not None:
         write_whole(output, b"".join(_lines(tries)))
     print_answer(report, as_json, lambda: show(report))
@@ -154,18 +170,34 @@ def planned(file: TaskFile, plan: Plan) -> JsonObject:
 
 
 async def play_all(
-    endpoints: Endpoints, sides: Sequence[Asked], tasks: Sequence[GradedTask], plan: Plan, *, quiet: bool
+    endpoints: Endpoints,
+    sides: Sequence[Asked],
+    tasks: Sequence[GradedTask],
+    plan: Plan,
+    reward_model: str | None = None,
+    *,
+    quiet: bool,
 ) -> Mapping[str, Sequence[Try]]:
-    """Every try by the name of its policy, one policy after the other: they share an engine."""
+    """Every try by the name of its policy, one policy after the other: they share an engine.
+
+    `reward_model`: the digest of the one that chooses of the samples.
+    """
     headers = {**bearer(endpoints.env.get(KEY_VARIABLE)), "x-ratchet-agent": AGENT, "x-ratchet-arm": "pinned"}
     tries: dict[str, Sequence[Try]] = {}
-    async with AsyncApiClient(Peer("the gateway", endpoints.url("gateway"), headers, ANSWER_S)) as client:
+    async with AsyncExitStack() as stack:
+        gateway = Peer("the gateway", endpoints.url("gateway"), headers, ANSWER_S)
+        client = await stack.enter_async_context(AsyncApiClient(gateway))
+        if reward_model is not None:
+            engine = Peer("the engine", endpoints.url("engine"), bearer(endpoints.env.get(ENGINE_KEY)), ANSWER_S)
+            http = await stack.enter_async_context(AsyncApiClient(engine))
+            plan = replace(plan, scorer=RewardScores(http, reward_model).score)
         for side in sides:
             with progress(f"asking {side.name}", quiet=quiet) as bar:
                 limit = MOST_TOKENS if side.policy is not None else None  # not every provider knows `max_tokens`
                 player = HttpPlayer(client, side.model, side.policy, limit)
                 counted = _Counted(bar, len(tasks) * len(plan.draws))
-                tries[side.name] = await play(player, tasks, plan, counted, clock=time.monotonic)
+                made = await play(player, tasks, plan, counted, clock=time.monotonic)
+                tries[side.name] = [*made, *(best_by_reward(made) if reward_model is not None else [])]
     return tries
 
 
@@ -180,9 +212,10 @@ class _Counted:
         self._bar(self._done, self._total)
 
 
-def report_of(file: TaskFile, plan: Plan, tries: Mapping[str, Sequence[Try]], no_worse_than: float | None) -> Report:
+def report_of(file: TaskFile, tries: Mapping[str, Sequence[Try]], no_worse_than: float | None) -> Report:
     """Success by policy and mode, and the differences where there are two policies."""
-    modes = [GREEDY, *([SAMPLED] if plan.samples else [])]
+    played = {attempt.mode for own in tries.values() for attempt in own}
+    modes = [mode for mode in (GREEDY, SAMPLED, BEST) if mode in played]
     by_mode = {
         mode: {name: [attempt for attempt in own if attempt.mode == mode] for name, own in tries.items()}
         for mode in modes

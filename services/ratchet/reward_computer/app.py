@@ -5,8 +5,9 @@ RL_FEEDBACK ────── Consumer ─┘      │  └─ Reward (publishe
 RL_TRAJECTORIES ── Projection turn-history ───┤  all in the bucket `baselines`
 RL_REWARDS ─┬───── Projection score-windows ──┘
             ├───── Projection reward-drift ────── drift_alerts.DriftAlerts ── Alert
-            └───── Consumer ──── judging.Judging ── ChatJudge (the gateway, or a server of its own)
-                                    └─ Feedback (published by the loop; it comes back as the next revision)
+            ├───── Consumer ──── judging.Judging ── ChatJudge (the gateway, or a server of its own)
+            │                       └─ Feedback (published by the loop; it comes back as the next revision)
+            └───── Consumer ──── scoring.Scoring ── RewardScores (an engine) ── Feedback
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from types import MappingProxyType
 
 from ratchet.bus.connection import Bus
@@ -25,13 +27,16 @@ from ratchet.bus.projection import Projection, project
 from ratchet.bus.registry import AS_DECLARED, Bounds
 from ratchet.core.contract import Feedback, Reward, Trajectory
 from ratchet.core.contract.state import JUDGE_SPEND, JUDGEMENTS, REWARD_FUNCTIONS
+from ratchet.core.evaluation.http_player import Exchanging
+from ratchet.core.evaluation.reward_scores import RewardScores
 from ratchet.core.judging.chat_judge import Answer, ChatJudge, KvAnswers
 from ratchet.core.judging.spending import DailyLedger
 from ratchet.core.preferences.clickhouse_tries import Tries
 from ratchet.core.rules.alerts import gap_alert
 from ratchet.core.rules.call_budget import Amounts
 from ratchet.core.service.contracts import load_contracts
-from ratchet.core.service.http_client import AsyncApiClient
+from ratchet.core.service.engine_list import replica_urls
+from ratchet.core.service.http_client import AsyncApiClient, Peer, bearer
 from ratchet.core.service.paid_client import PaidClient
 from ratchet.core.service.runtime import App, Periodic
 from ratchet.core.stores.stored_watch import StoredWatch
@@ -45,6 +50,7 @@ from ratchet.reward_computer.drift_alerts import EVERY_S, DriftAlerts
 from ratchet.reward_computer.handlers import RewardComputer
 from ratchet.reward_computer.judging import Judging
 from ratchet.reward_computer.kv_functions import Functions
+from ratchet.reward_computer.scoring import ANSWER_S, Scoring
 from ratchet.reward_computer.settings import Settings, spec_of
 
 NAME = "reward_computer"
@@ -63,17 +69,19 @@ async def build(settings: Settings, bounds: Bounds = AS_DECLARED) -> AsyncIterat
         warehouse = await Warehouse.connect(settings.shared)
         stack.push_async_callback(warehouse.close)
         judges = await stack.enter_async_context(judges_of(settings, bus))
-        yield await assembled(settings, bus, warehouse, judges, bounds)
+        engine = await stack.enter_async_context(AsyncApiClient(engine_of(settings)))
+        yield await assembled(settings, bus, warehouse, engine, judges, bounds)
 
 
 async def assembled(
     settings: Settings,
     bus: Bus,
     warehouse: Warehouse,
+    engine: Exchanging,
     judges: Mapping[str, ChatJudge] = MappingProxyType({}),
     bounds: Bounds = AS_DECLARED,
 ) -> App:
-    """The reward computer on connections that are open."""
+    """The reward computer on connections that are open; `engine` holds reward models."""
     histories, windows, drift = projections(bus)
     watcher = Periodic(EVERY_S, DriftAlerts(bus, drift).tick, "drift alerts")
     functions = functions_of(settings, bus)
@@ -90,11 +98,13 @@ async def assembled(
         patience=PATIENCE,
     )
     judging = Judging(functions, judges, facts, Tries(warehouse), bus.now, PATIENCE)
+    scoring = Scoring(functions, partial(RewardScores, engine), facts, judging.texts, bus.now, PATIENCE)
     bounds = replace(bounds, linger_s=settings.linger_s)
     consumers = [
         subscribe(bus, "reward-trajectories", {Trajectory: computer.first_rewards}, bounds=bounds),
         subscribe(bus, "reward-feedback", {Feedback: computer.revisions}, bounds=bounds),
         subscribe(bus, "reward-judge", {Reward: judging.judgements}, bounds=bounds),
+        subscribe(bus, "reward-model", {Reward: scoring.scores}, bounds=bounds),
     ]
     checks = {"broker": bus.check, "warehouse": warehouse.check}
     notes = {
@@ -103,6 +113,7 @@ async def assembled(
         "reward-drift": drift.check,
         "consumers": bus.check_consumers,
         "reward-function": functions.check,
+        "reward-model": scoring.check,
     }
     return App(NAME, [histories, windows, drift, watcher, settled, *consumers, judging], checks, notes=notes)
 
@@ -116,6 +127,12 @@ def ledgers_of(settings: Settings, bus: Bus) -> Mapping[str, DailyLedger]:
     """The budgets of the settings' judges, by the roles whose they are."""
     spending = Bucket(bus, JUDGE_SPEND, Amounts)
     return {name: judge.ledger(spending, name, bus.now) for name, judge in settings.judges.items()}
+
+
+def engine_of(settings: Settings) -> Peer:
+    """Where reward models are asked."""
+    key = settings.engine_api_key.get_secret_value() if settings.engine_api_key else None
+    return Peer("the engine", replica_urls(settings.engine_url)[0], bearer(key), ANSWER_S, quotable=False)
 
 
 @asynccontextmanager

@@ -9,3 +9,8 @@ REVISIONS = Counter("ratchet_reward_revisions_total", "Rewards revised after lat
 JUDGEMENTS = Counter(
     "ratchet_judgements_total", "Trajectories that a judge was to judge, by what came of it.", ["outcome"]
 )
+SCORES = Counter(
+    "ratchet_reward_model_scores_total",
+    "Trajectories that a reward model was to score, by what came of it.",
+    ["outcome"],
+)

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from pydantic import AliasChoices, Field
+from pydantic import AliasChoices, Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from ratchet.core.contract.reward import RewardFunction
 from ratchet.core.contract.roles import DEFAULT_ROLE
-from ratchet.core.errors import ConfigError
+from ratchet.core.errors import ConfigError, Rejected
+from ratchet.core.evaluation.reward_scores import reward_model_digest
 from ratchet.core.judging.settings import JudgeSettings, entry_of
+from ratchet.core.service.engine_list import ReplicasText
 from ratchet.core.service.settings import HttpAddress, ServiceSettings
 from ratchet.reward_computer.components import COMPONENTS
-from ratchet.reward_computer.domain.reward import JUDGE, RewardSpec
+from ratchet.reward_computer.domain.reward import JUDGE, REWARD_MODEL, RewardSpec
 
 Method = Literal["z-score", "min-max", "none"]
 
@@ -48,6 +50,19 @@ class Settings(ServiceSettings):
         validation_alias=AliasChoices("RATCHET_REWARD_GATEWAY_URL", "RATCHET_GATEWAY_URL", "gateway_url"),
     )
     """Where judges without a `url` are asked."""
+    models: dict[str, str] = Field(default_factory=dict)
+    """JSON: role -> its reward model, by the sha256 of its manifest or the manifest's uri. The role `default` is for
+    all others. It is asked where the role gives its component `reward_model` a weight."""
+    engine_url: ReplicasText = Field(
+        default="http://127.0.0.1:8082",
+        validation_alias=AliasChoices("RATCHET_REWARD_ENGINE_URL", "RATCHET_ENGINE_URL", "engine_url"),
+    )
+    """The engine that holds the reward models, vLLM or `engine_local`; of several replicas the first is asked."""
+    engine_api_key: SecretStr | None = Field(
+        default=None,
+        validation_alias=AliasChoices("RATCHET_REWARD_ENGINE_API_KEY", "RATCHET_ENGINE_API_KEY", "engine_api_key"),
+    )
+    """Key of that engine; absent where it asks for none."""
     linger_s: float | None = None
     """How long a batch waits for more, where that differs from `contracts/topics.json`."""
 
@@ -73,6 +88,10 @@ def spec_of(settings: Settings) -> RewardSpec:
     for role, weights in settings.weights.items():
         if JUDGE in weights and entry_of(settings.judges, role) is None:
             raise ConfigError(f"RATCHET_REWARD_WEIGHTS: role {role} weighs `judge`, and RATCHET_REWARD_JUDGES has none")
+        if REWARD_MODEL in weights and not {role, DEFAULT_ROLE} & settings.models.keys():
+            raise ConfigError(
+                f"RATCHET_REWARD_WEIGHTS: role {role} weighs `reward_model`, and RATCHET_REWARD_MODELS has none"
+            )
     methods = (
         settings.normalization if isinstance(settings.normalization, dict) else {DEFAULT_ROLE: settings.normalization}
     )
@@ -83,4 +102,12 @@ def spec_of(settings: Settings) -> RewardSpec:
         window=settings.window,
         dense=settings.dense,
         judges={role: judge.profile for role, judge in settings.judges.items()},
+        reward_models=_digests(settings),
     )
+
+
+def _digests(settings: Settings) -> dict[str, str]:
+    try:
+        return {role: reward_model_digest(name) for role, name in settings.models.items()}
+    except Rejected as error:
+        raise ConfigError(f"RATCHET_REWARD_MODELS: {error}") from error

@@ -9,7 +9,7 @@ import pytest
 
 from ratchet.cli.eval import exit_code, report_of
 from ratchet.cli.exit_codes import ExitCode
-from ratchet.core.evaluation.playing import Plan, Try
+from ratchet.core.evaluation.playing import Try
 from ratchet.core.evaluation.task_files import TaskFile
 from tests.support.command_lines import ratchet
 
@@ -34,19 +34,19 @@ def tries(score: float = 0.0, *, refused: bool = False) -> list[Try]:
 def test_no_worse_is_a_verdict_on_answers(
     one: list[Try], other: list[Try], verdict: str, code: ExitCode, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    report = report_of(FILE, Plan(), {"new": one, "old": other}, 0.1)
+    report = report_of(FILE, {"new": one, "old": other}, 0.1)
     assert (report.verdict, exit_code(report, 0.1)) == (verdict, code)
     assert capsys.readouterr().err.count("\n") == int(code != ExitCode.DONE)
 
 
 def test_a_policy_whose_every_request_is_refused_was_not_evaluated() -> None:
-    assert exit_code(report_of(FILE, Plan(), {"new": tries(refused=True)}, None), None) == ExitCode.PARTLY
-    assert exit_code(report_of(FILE, Plan(), {"new": tries()}, None), None) == ExitCode.DONE
+    assert exit_code(report_of(FILE, {"new": tries(refused=True)}, None), None) == ExitCode.PARTLY
+    assert exit_code(report_of(FILE, {"new": tries()}, None), None) == ExitCode.DONE
 
 
 def test_the_policy_that_got_no_answer_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     failed = [Try(task="t0", mode="greedy", number=0, fault="the engine is away"), *tries(1)[1:]]
-    assert exit_code(report_of(FILE, Plan(), {"new": failed, "old": tries(1)}, None), None) == ExitCode.PARTLY
+    assert exit_code(report_of(FILE, {"new": failed, "old": tries(1)}, None), None) == ExitCode.PARTLY
     assert capsys.readouterr().err == (
         "1 tries of new got no answer from the engine, and count nowhere: the engine is away\n"
     )
@@ -54,7 +54,7 @@ def test_the_policy_that_got_no_answer_is_named(capsys: pytest.CaptureFixture[st
 
 def test_the_reason_of_a_refusal_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     refused = [Try(task="t0", mode="greedy", number=0, refused=True, why="refused: maximum context length is 512")]
-    assert exit_code(report_of(FILE, Plan(), {"new": refused}, None), None) == ExitCode.PARTLY
+    assert exit_code(report_of(FILE, {"new": refused}, None), None) == ExitCode.PARTLY
     assert "nothing was evaluated: refused: maximum context length is 512" in capsys.readouterr().err
 
 

@@ -130,16 +130,16 @@ CORRECTION, ABANDONED = 0.2, 0.0
 UPDATE = "update"
 """Kind of the feedback that is no opinion: a trajectory was published again with late facts that revise its reward."""
 JUDGEMENT = "judgement"
-"""Kind of the feedback that a model gave: a judge's score of the trajectory, and its words."""
+"""Kind of the feedback that a model gave: the score of a judge, with its words, or of a reward model."""
 
 
-class JudgeRef(Value, frozen=True, kw_only=True):
+class JudgeRef(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Which judge it was."""
 
     digest: Sha256
-    """sha256 of model, rubric and the way it was asked."""
-    rubric_digest: Sha256
-    """sha256 of the rubric."""
+    """sha256 of model, rubric and the way it was asked; of a reward model's manifest."""
+    rubric_digest: Sha256 | None = None
+    """sha256 of the rubric; a reward model has none."""
     model: str
     """Who answered, as precisely as its server says: a policy's full name, which ends with its digest, else a model's
     name."""

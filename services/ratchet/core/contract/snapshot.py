@@ -146,6 +146,8 @@ class TrajectoryRow(Value, frozen=True, kw_only=True, omit_defaults=False):
     """The model calls in order."""
     words: list[str] = msgspec.field(default_factory=list[str])
     """What was said of it: feedback in words, judges' reasons; only in snapshots for algorithms that write bundles."""
+    model_score: Share | None = None
+    """The score by the role's reward model, 0..1, beside the reward that it may be a part of."""
 
 
 class PairRow(Value, frozen=True, kw_only=True, omit_defaults=False):

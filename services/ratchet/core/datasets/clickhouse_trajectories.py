@@ -18,7 +18,7 @@ from ratchet.core.stores.warehouse import Row, Warehouse
 
 _SINCE = f"{OF_ROLE} AND ingested_at > {{since:DateTime64(3)}}"
 _CALLS_SINCE = f"{OF_ROLE} AND ingested_at > {{turns_since:DateTime64(3)}}"
-_REWARDED = latest_rewards("total", "confidence", "function", where=_SINCE)
+_REWARDED = latest_rewards("total", "confidence", "function", "components", where=_SINCE)
 
 _OF_CALLS = {
     "trainable_calls": "uniqExactIf(c.event_id, c.trainable)",
@@ -38,6 +38,7 @@ SELECT
     r.total AS reward,
     r.confidence AS confidence,
     r.function AS reward_function,
+    if(mapContains(r.components, 'reward_model'), r.components['reward_model'], NULL) AS model_score,
     u.arms AS arms,
     u.trainable_calls AS trainable_calls,
     u.versions AS versions
@@ -192,6 +193,7 @@ def _candidate(row: Row) -> Candidate:
         arms=_arms(row),
         trainable_calls=row["trainable_calls"],
         versions=frozenset(row["versions"]),
+        model_score=row["model_score"],
     )
 
 

@@ -244,6 +244,7 @@ def scored(candidates: Sequence[Candidate], transform: str) -> Mapping[str, Scor
             reward=transformed(c.reward),
             raw_reward=c.reward,
             baseline=by_id.get(c.trajectory_id),
+            model_score=c.model_score,
         )
         for c in candidates
     }

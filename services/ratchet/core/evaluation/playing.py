@@ -7,7 +7,7 @@ not, and is counted apart.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,11 +16,12 @@ import uuid_utils
 
 from ratchet.bus.message import JsonObject
 from ratchet.core.contract.evaluation_task import Task
-from ratchet.core.errors import Unavailable
+from ratchet.core.errors import BadRequest, Unavailable
 from ratchet.core.evaluation.task_files import GradedTask
 
-GREEDY, SAMPLED = "greedy", "sampled"
-"""Modes: the likeliest token everywhere (temperature 0), or tokens drawn as agents draw them."""
+GREEDY, SAMPLED, BEST = "greedy", "sampled", "best"
+"""Modes: the likeliest token everywhere (temperature 0), tokens drawn as agents draw them, or of those the try that a
+reward model likes best."""
 PAUSES_S = (1.0, 4.0)
 """Before a task is asked again after a fault of the engine."""
 FAULTS_IN_A_ROW = 8
@@ -31,6 +32,8 @@ MOST_MESSAGES = 64
 """Of a policy in one conversation: a grader may never end it."""
 
 
+Scorer = Callable[[Sequence[JsonObject], Sequence[JsonObject]], Awaitable[float]]
+"""A reward model's score of messages, with the tools that were offered. Raises `BadRequest` for what it cannot read."""
 Draw = tuple[str, int, float]
 """Mode, number and temperature of a try."""
 
@@ -77,6 +80,8 @@ class Try(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """and those of them that name a tool with its arguments."""
     message: JsonObject | None = None
     """The policy's last one."""
+    reward: float | None = None
+    """What a reward model says of the conversation, where one was asked."""
 
     @property
     def success(self) -> bool:
@@ -92,6 +97,8 @@ class Plan:
     temperature: float = 1.0
     at_once: int = 4
     """Tasks that are asked at the same time."""
+    scorer: Scorer | None = None
+    """Scores what is sampled; None: nothing is chosen from it."""
 
     @property
     def draws(self) -> list[Draw]:
@@ -122,7 +129,7 @@ async def play(
         for graded, draw in jobs:
             begun, (mode, number, _) = clock(), draw
             try:
-                done = await _tried(player, graded, draw, pauses_s)
+                done = await _tried(player, graded, draw, pauses_s, plan.scorer if mode == SAMPLED else None)
             except Unavailable as error:
                 faults += 1
                 if faults >= FAULTS_IN_A_ROW:
@@ -143,7 +150,9 @@ async def play(
     return [made[graded.task.id, mode, number] for graded in tasks for mode, number, _ in plan.draws]
 
 
-async def _tried(player: Player, graded: GradedTask, draw: Draw, pauses_s: Sequence[float]) -> Try:
+async def _tried(
+    player: Player, graded: GradedTask, draw: Draw, pauses_s: Sequence[float], scorer: Scorer | None
+) -> Try:
     """One try, a trajectory of its own. Raises what the player raises.
 
     A server that refuses the first request refuses the task; one that refuses a later one ends the conversation, such
@@ -162,12 +171,13 @@ async def _tried(player: Player, graded: GradedTask, draw: Draw, pauses_s: Seque
         last = answer.message
         prompt_tokens += answer.prompt_tokens
         completion_tokens += answer.completion_tokens
+        written: JsonObject = {"role": "assistant", "content": last.get("content")}
+        if last.get("tool_calls"):
+            written["tool_calls"] = last["tool_calls"]
+        task = msgspec.structs.replace(task, messages=[*task.messages, written])
         if not (replies := conversation.reply(last)):
             break
-        answer_message = {"role": "assistant", "content": last.get("content")}
-        if last.get("tool_calls"):
-            answer_message["tool_calls"] = last["tool_calls"]
-        task = msgspec.structs.replace(task, messages=[*task.messages, answer_message, *replies])
+        task = msgspec.structs.replace(task, messages=[*task.messages, *replies])
     grade = conversation.grade()
     return Try(
         task=task.id,
@@ -180,7 +190,37 @@ async def _tried(player: Player, graded: GradedTask, draw: Draw, pauses_s: Seque
         calls=grade.calls,
         valid_calls=grade.valid_calls,
         message=last,
+        reward=await _reward(scorer, task) if scorer is not None else None,
     )
+
+
+async def _reward(scorer: Scorer, played: Task) -> float | None:
+    """The score of a whole conversation; None for one that the reward model cannot read."""
+    try:
+        return await scorer(played.messages, played.tools)
+    except BadRequest:
+        return None
+
+
+def best_by_reward(tries: Sequence[Try]) -> list[Try]:
+    """Of each task the sampled try that the reward model likes best (of equal ones the first), as mode `BEST`.
+
+    A task without a score has no best try: a fault, which counts nowhere.
+    """
+    by_task: dict[str, list[Try]] = {}
+    for tried in tries:
+        if tried.mode == SAMPLED:
+            by_task.setdefault(tried.task, []).append(tried)
+    best: list[Try] = []
+    for task, own in by_task.items():
+        scored = [tried for tried in own if tried.reward is not None]
+        if scored:
+            chosen = max(scored, key=lambda tried: (tried.reward or 0.0, -tried.number))
+        else:
+            fault = next((tried.fault for tried in own if tried.fault), "the reward model can read no try of it")
+            chosen = next((tried for tried in own if tried.refused), Try(task=task, mode=BEST, number=0, fault=fault))
+        best.append(msgspec.structs.replace(chosen, mode=BEST))
+    return best
 
 
 async def _answered(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ratchet.core.contract import Feedback, JsonObject, Trajectory
+from ratchet.core.contract.reward import JUDGEMENT, JudgeRef
 from ratchet.core.plugins import callable_with
 from ratchet.reward_computer.domain.normalization import NOTHING_YET, Stats
 
@@ -20,6 +21,8 @@ class Evidence:
     """Model calls per trajectory of the same task type, of the trajectories before this one."""
     judge: str | None = None
     """Digest of the role's judge: what others judged says nothing."""
+    reward_model: str | None = None
+    """That of its reward model."""
 
     @property
     def completion(self) -> float | None:
@@ -62,6 +65,9 @@ class Assessment:
                 raise ValueError(f"{name} {value} is not in 0..1")
 
 
+TRUST_IN_MODELS = 0.5
+"""Confidence in one judge or reward model: that of an outcome which nothing has verified."""
+
 Component = Callable[[Evidence], Assessment | None]
 """None means: says nothing about this trajectory."""
 
@@ -86,3 +92,25 @@ def labelled(evidence: Evidence, name: str) -> Assessment | None:
     if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1:
         return None
     return Assessment(float(score), evidence.trust, f"label scores.{name}", raw_data={"label": score})
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The newest judgement of one model."""
+
+    score: float
+    by: JudgeRef
+    words: str | None
+    feedback_id: str
+
+
+def judged_by(feedback: Sequence[Feedback], digest: str | None) -> Judged | None:
+    """What the model of this digest said last; those of other models, or of another version of it, do not count."""
+    by_time = sorted(feedback, key=lambda opinion: (opinion.at, opinion.feedback_id))
+    for opinion in reversed(by_time):
+        score, by = opinion.value, opinion.judge
+        if opinion.kind != JUDGEMENT or by is None or by.digest != digest:
+            continue
+        if isinstance(score, float | int) and not isinstance(score, bool) and 0.0 <= score <= 1.0:
+            return Judged(score, by, opinion.reasoning, opinion.feedback_id)
+    return None

@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ratchet.core.contract import Feedback
-from ratchet.core.contract.reward import JUDGEMENT
-from ratchet.reward_computer.components.base import Assessment, Evidence
-
-TRUST = 0.5
-"""Confidence in one judge: that of an outcome which nothing has verified."""
+from ratchet.reward_computer.components.base import TRUST_IN_MODELS, Assessment, Evidence, judged_by
 
 
 def judge(evidence: Evidence) -> Assessment | None:
@@ -22,17 +18,14 @@ def judge(evidence: Evidence) -> Assessment | None:
 
 def assessed(feedback: Sequence[Feedback], digest: str) -> Assessment | None:
     """The newest judgement of a judge among the feedback on one trajectory."""
-    own = [one for one in feedback if one.kind == JUDGEMENT and one.judge is not None and one.judge.digest == digest]
-    if not own:
+    judged = judged_by(feedback, digest)
+    if judged is None:
         return None
-    last = max(own, key=lambda opinion: (opinion.at, opinion.feedback_id))
-    score, by = last.value, last.judge
-    if by is None or isinstance(score, bool | str) or score is None or not 0.0 <= score <= 1.0:
-        return None
+    by, rubric = judged.by, {"rubric": judged.by.rubric_digest} if judged.by.rubric_digest else {}
     return Assessment(
-        score,
-        TRUST,
-        last.reasoning or f"judged by {by.model}",
-        raw_data={"model": by.model, "feedback_id": last.feedback_id},
-        digests={"judge": by.digest, "rubric": by.rubric_digest, "judge_model": by.model},
+        judged.score,
+        TRUST_IN_MODELS,
+        judged.words or f"judged by {by.model}",
+        raw_data={"model": by.model, "feedback_id": judged.feedback_id},
+        digests={"judge": by.digest, **rubric, "judge_model": by.model},
     )

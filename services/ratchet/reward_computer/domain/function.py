@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
+import msgspec
+
 from ratchet.bus.message import Value
 from ratchet.core.contract.reward import RewardFunction
 from ratchet.core.judging.calibration import Calibration
@@ -25,6 +27,7 @@ class FunctionRecord(Value, frozen=True, kw_only=True):
     calibrations: Mapping[str, Calibration]
     since: datetime | None = None
     """Of a proposal: history was recomputed from here on."""
+    reward_models: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
 
     @classmethod
     def of(cls, spec: RewardSpec, since: datetime | None = None) -> FunctionRecord:
@@ -39,6 +42,7 @@ class FunctionRecord(Value, frozen=True, kw_only=True):
             judges=spec.judges,
             calibrations=spec.calibrations,
             since=since,
+            reward_models=spec.reward_models,
         )
 
     def spec(self) -> RewardSpec:
@@ -52,4 +56,5 @@ class FunctionRecord(Value, frozen=True, kw_only=True):
             dense=self.dense,
             judges=self.judges,
             calibrations=self.calibrations,
+            reward_models=self.reward_models,
         )

@@ -43,6 +43,8 @@ WATCHED = ("safety",)
 """Components that are computed wherever they apply, also without a weight in the role: rollouts watch them."""
 JUDGE = "judge"
 """The component that has weight only where its judge is calibrated."""
+REWARD_MODEL = "reward_model"
+"""The component of a model that learnt from preferences."""
 FURTHER = frozenset({UPDATE, JUDGEMENT})
 """Kinds of feedback that are no opinions, and revise a reward where they change a component."""
 _SILENT = RewardComponent(score=0.0, weight=0.0, source="automated", applicable=False)
@@ -67,6 +69,8 @@ class RewardSpec:
     """Role -> its judge; `default` for all others."""
     calibrations: Mapping[str, Calibration] = field(default_factory=dict[str, Calibration])
     """Digest of a judge -> how far people agreed with it when the function was accepted."""
+    reward_models: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Role -> sha256 of its reward model's manifest; `default` for all others."""
 
     @cached_property
     def digest(self) -> str:
@@ -77,6 +81,7 @@ class RewardSpec:
             (self.method, self.methods, self.window, self.dense),
             {role: judge.digest for role, judge in self.judges.items()},
             self.calibrations,
+            *([self.reward_models] if self.reward_models else []),
         )
         return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
 
@@ -95,6 +100,13 @@ class RewardSpec:
         """Who judges a role's trajectories; None where nothing counts what a judge says."""
         weights = self.weights.get(role) or self.weights.get(DEFAULT_ROLE) or DEFAULT_WEIGHTS
         return (self.judges.get(role) or self.judges.get(DEFAULT_ROLE)) if JUDGE in weights else None
+
+    def reward_model_of(self, role: str) -> str | None:
+        """The digest of a role's reward model; None where nothing counts what it says."""
+        weights = self.weights.get(role) or self.weights.get(DEFAULT_ROLE) or DEFAULT_WEIGHTS
+        return (
+            (self.reward_models.get(role) or self.reward_models.get(DEFAULT_ROLE)) if REWARD_MODEL in weights else None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +128,8 @@ def reward_of(spec: RewardSpec, evidence: Evidence, when: Circumstances) -> Rewa
     """The reward of a trajectory. Its id follows from trajectory, function and revision."""
     trajectory, function = evidence.trajectory, spec.function
     weights, judge = spec.weights_of(trajectory.role), spec.judge_of(trajectory.role)
-    evidence = replace(evidence, judge=judge.digest if judge else None)
+    model = spec.reward_model_of(trajectory.role)
+    evidence = replace(evidence, judge=judge.digest if judge else None, reward_model=model)
     watched = [name for name in WATCHED if name in spec.components and name not in weights]
     answers = {name: spec.components[name](evidence) for name in (*weights, *watched)}
     assessments = {name: assessment for name, assessment in answers.items() if assessment is not None}

@@ -78,6 +78,7 @@ LATER = {
         "sequences: string not null",
         "spans: string not null",
         "words: string not null",
+        "model_score: double",
     ]
 }
 """The columns that were added since, which files may lack."""
@@ -115,7 +116,7 @@ def test_a_file_without_later_columns_is_read(tmp_path: Path) -> None:
     row = trajectory_row(messages=CHAT)
     whole = PARQUET.read_table(write_rows(tmp_path / "rows.parquet", [row]))
     PARQUET.write_table(
-        whole.drop_columns(["learn_from", "earlier", "token_ids", "logprobs", "sequences", "spans"]),
+        whole.drop_columns(["learn_from", "earlier", "token_ids", "logprobs", "sequences", "spans", "model_score"]),
         tmp_path / "older.parquet",
     )
     assert list(read_rows(tmp_path / "older.parquet", TrajectoryRow)) == [row]

@@ -9,10 +9,19 @@ import pytest
 
 from ratchet.bus.message import JsonObject
 from ratchet.core.contract.evaluation_task import Expected, PartsExpected, Task
-from ratchet.core.errors import NotFound, Unavailable
+from ratchet.core.errors import BadRequest, NotFound, Unavailable
 from ratchet.core.evaluation.graders import build_grader
 from ratchet.core.evaluation.graders.base import Grade
-from ratchet.core.evaluation.playing import FAULTS_IN_A_ROW, MOST_MESSAGES, Answer, Plan, Try, play
+from ratchet.core.evaluation.playing import (
+    BEST,
+    FAULTS_IN_A_ROW,
+    MOST_MESSAGES,
+    Answer,
+    Plan,
+    Try,
+    best_by_reward,
+    play,
+)
 from ratchet.core.evaluation.task_files import GradedTask
 
 Answering = Callable[[Task, float, int], Answer]
@@ -140,3 +149,44 @@ async def test_play_takes_a_refusal_of_a_later_message_as_the_conversations_end(
 async def test_play_ends_a_conversation_that_does_not_end() -> None:
     done = await conversed(lambda *_: reply("yes"), MOST_MESSAGES + 1)
     assert (done.success, done.why) == (False, "left open")
+
+
+LIKED = {"no": 0.2, "yes": 0.9, "yes yes": 0.9}
+"""What a reward model says of answers; it cannot read any other."""
+
+
+async def liked(messages: Sequence[JsonObject], tools: Sequence[JsonObject]) -> float:
+    assert [message["role"] for message in messages] == ["user", "assistant"]
+    if messages[-1]["content"] not in LIKED:
+        raise BadRequest("too long")
+    return LIKED[messages[-1]["content"]]
+
+
+async def test_best_try_is_the_sample_that_the_reward_model_likes_most() -> None:
+    answers = {(0.0, 10): "yes", (1.0, 10): "no", (1.0, 11): "yes", (1.0, 12): "yes yes"}
+    plan = Plan(samples=3, at_once=1, scorer=liked)
+    tries, _ = await played(lambda _, temperature, seed: reply(answers[temperature, seed]), 1, plan)
+    assert [tried.reward for tried in tries] == [None, 0.2, 0.9, 0.9]
+    (best,) = best_by_reward(tries)
+    assert (best.mode, best.number, best.success) == (BEST, 1, True)
+
+
+async def test_best_try_of_a_task_that_no_reward_model_can_read_is_a_fault() -> None:
+    tries, _ = await played(lambda *_: reply("something else"), 1, Plan(samples=2, scorer=liked))
+    (best,) = best_by_reward(tries)
+    assert best.fault == "the reward model can read no try of it"
+
+
+async def test_best_try_of_a_refused_task_is_refused() -> None:
+    tries, _ = await played(lambda *_: Answer(refused="too long"), 1, Plan(samples=2, scorer=liked))
+    (best,) = best_by_reward(tries)
+    assert (best.mode, best.refused, best.fault) == (BEST, True, None)
+
+
+async def test_reward_model_that_is_away_ends_the_play() -> None:
+    async def away(*_: object) -> float:
+        raise Unavailable("the reward model is away")
+
+    player = FakePlayer(lambda *_: reply("yes"))
+    with pytest.raises(Unavailable, match="the reward model is away"):
+        await play(player, tasks(20), Plan(greedy=False, samples=1, at_once=1, scorer=away), clock=lambda: 0.0)

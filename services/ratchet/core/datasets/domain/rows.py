@@ -87,6 +87,8 @@ class Scored:
     raw_reward: float
     baseline: float | None
     """On the scale of `reward`."""
+    model_score: float | None = None
+    """The score by the role's reward model."""
 
 
 def row_of(trajectory: Trajectory, turns: Sequence[Turn], scored: Scored, needs_calls: bool) -> SnapshotRow | str:
@@ -113,6 +115,7 @@ def row_of(trajectory: Trajectory, turns: Sequence[Turn], scored: Scored, needs_
             reward=scored.reward,
             raw_reward=scored.raw_reward,
             baseline=scored.baseline,
+            model_score=scored.model_score,
             success=trajectory.outcome.status == "success" if trajectory.outcome else None,
             policy_version=calls[0].facts.policy_version if calls else claimed,
             source=source,

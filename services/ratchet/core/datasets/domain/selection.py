@@ -45,6 +45,8 @@ class Candidate:
     trainable_calls: int
     versions: frozenset[int] = frozenset()
     """Of the policies that answered."""
+    model_score: float | None = None
+    """The score by the role's reward model, where it has one."""
 
 
 @dataclass(frozen=True, slots=True)
