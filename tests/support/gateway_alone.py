@@ -63,13 +63,15 @@ class Server:
     """Called right after the answer is there, before the gateway can read it."""
     events: list[bytes] | None = None
     """The events of a stream, after which it breaks off; None: it answers streams whole."""
+    refusal: Reply | None = None
+    """In the place of every answer."""
 
     async def post(self, path: str, body: bytes, headers: Headers = ()) -> Reply:
         self.asked.set()
         await self.may_answer.wait()
         if self.after_answer is not None:
             asyncio.get_running_loop().call_soon(self.after_answer)
-        return Reply(200, msgspec.json.encode(ANSWER))
+        return self.refusal or Reply(200, msgspec.json.encode(ANSWER))
 
     async def check_health(self) -> Health:
         return Health.WELL

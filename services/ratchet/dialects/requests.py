@@ -197,8 +197,10 @@ class CallRequest(msgspec.Struct, frozen=True):
     @property
     def tools(self) -> list[JsonObject]:
         """The tools that it offers, those of an older chat's `functions` too."""
-        older = cast("list[JsonObject]", self.value("functions") or [])
-        return [*(self.value("tools") or []), *({"type": "function", "function": function} for function in older)]
+        functions = self.value("functions")
+        older = cast("list[Any]", functions) if isinstance(functions, list) else []
+        named = ({"type": "function", "function": function} for function in older if isinstance(function, dict))
+        return [*(self.value("tools") or []), *named]
 
     @property
     def may_call_tools(self) -> bool:

@@ -121,9 +121,10 @@ class Models:
             if newest is None:
                 raise NotFound(f"{role} has no usable version that {algorithm} trained; ask for {role}, or train one")
             return ModelName(role, newest.version), newest
-        if not exact and not self._is_role(model.role):
+        is_role = model.role == self._other_role or self._is_role(model.role)
+        if not is_role and not exact:
             model = ModelName(self._other_role)
-        if not self._is_served(model.role, name):
+        if (exact and not is_role) or not self._is_served(model.role, name):
             raise unserved(name, model.role)
         return model, None
 

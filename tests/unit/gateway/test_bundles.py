@@ -164,6 +164,13 @@ def test_functions_of_an_older_chat_get_their_texts_and_are_recorded_as_tools() 
     assert request.tools == [{"type": "function", "function": function}]
 
 
+@pytest.mark.parametrize("functions", ["x", 5, {"name": "refund"}, [None, "refund", ["refund"]], None])
+def test_functions_that_are_none_are_no_tools(functions: object) -> None:
+    request = _applied("chat", Bundle(tools={"refund": ToolTexts(hidden=True)}), functions=functions)
+    assert request.tools == []
+    assert _native(request)["functions"] == functions
+
+
 def test_a_call_without_any_tool_left_has_no_choice_of_one() -> None:
     bundle = Bundle(tools={name: ToolTexts(hidden=True) for name in ("refund", "escalate")})
     request = _applied("chat", bundle, tools=_tools("chat"), tool_choice="required", parallel_tool_calls=False)

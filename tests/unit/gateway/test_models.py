@@ -46,6 +46,14 @@ async def test_an_alias_names_its_role_also_before_that_has_a_policy(tmp_path: P
     assert (await known.resolve("gpt-4o", ANYONE))[0].role == "default"
 
 
+async def test_a_name_that_must_exist_makes_no_role_behind_an_upstream(tmp_path: Path) -> None:
+    known = models(tmp_path, {"*": "*"}, roles=["helpdesk"])
+    for role in ("helpdesk", "default"):
+        assert (await known.resolve(role, ANYONE, exact=True))[0].role == role
+    with pytest.raises(NotFound, match="nothing answers for the model 'helpdsek'"):
+        await known.resolve("helpdsek", ANYONE, exact=True)
+
+
 async def test_an_alias_never_stands_for_the_role_of_other_names_where_its_target_cannot_answer(tmp_path: Path) -> None:
     known = models(tmp_path, {"*": "*"}, aliases={"best": "helpdesk_dpo"})
     with pytest.raises(NotFound, match="no usable version that dpo trained"):

@@ -6,8 +6,13 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from ratchet.core.contract.state import ServedPolicy
+from ratchet.dialects.apis import APIS
+from ratchet.dialects.requests import read_fields
 from ratchet.gateway.domain.refusals import QUOTED, sentence_of
-from ratchet.gateway.engines.base import Reply, gateway_refused
+from ratchet.gateway.engines.base import EngineFailed, Reply, gateway_refused
+from ratchet.gateway.engines.openai import OpenAiEngine
+from tests.support.gateway_alone import Server
 
 KEYS = (
     "sk-a1b2c3d4e5f6a7b8c9d0",
@@ -46,3 +51,26 @@ def test_the_refusal_quotes_the_provider_for_its_caller_alone_and_names_the_oper
     assert words.startswith("provider refuses the gateway (401, Incorrect API key provided: [REDACTED:")
     assert remedy == "the operator must correct its key, URL or model name"
     assert str(gateway_refused("provider", Reply(404, b"<html>"))).startswith("provider refuses the gateway (404): the")
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "lacks_model"),
+    [
+        (404, {"code": "model_not_found", "message": "no such model"}, True),
+        (400, {"code": "model_not_found", "message": "no such model"}, True),
+        (404, {"code": "DeploymentNotFound", "message": "The deployment does not exist."}, True),
+        (404, {"type": "not_found_error", "message": "model: large-model"}, True),
+        (404, {"message": "Not Found"}, False),
+        (401, {"message": "no key for large-model"}, False),
+    ],
+)
+async def test_a_server_without_the_model_is_no_wrong_url(
+    status: int, error: dict[str, str], lacks_model: bool
+) -> None:
+    server = Server(refusal=Reply(status, msgspec.json.encode({"error": error})))
+    server.may_answer.set()
+    engine = OpenAiEngine(server, "provider", {"*": "*"})
+    call = APIS["chat"].read(read_fields(b'{"model": "m", "messages": [{"role": "user", "content": "hi"}]}'))
+    with pytest.raises(EngineFailed) as caught:
+        await engine.ask(APIS["chat"], call, ServedPolicy(version=0, name="provider:large-model", digest=""), "support")
+    assert (caught.value.status, caught.value.lacks_model) == (424, lacks_model)

@@ -28,7 +28,8 @@ VARIABLES, METADATA = "ratchet_variables", "metadata"
 """Members of a request that bring variables. The first one never leaves the gateway: some providers refuse metadata."""
 _VARIABLES = "variables."
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
-_PLACEHOLDER = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
+MOST_SENT, MOST_PLACEHOLDERS = 2, 100
+"""Of a template, the first of what the agent sent, which may be megabytes: each is written into every call."""
 
 
 class MissingVariable(BadRequest):
@@ -59,9 +60,12 @@ class Template:
 
 def template_of(instructions: Instructions) -> Template:
     """Raises `Rejected` for a placeholder that nothing fills, and where text and declared variables differ."""
-    pieces = _PLACEHOLDER.split(instructions.text)
+    pieces = _split(instructions.text)
     names = tuple(name.strip() for name in pieces[1::2])
     template = Template(tuple(pieces[::2]), names)
+    if names.count(SENT) > MOST_SENT or len(names) > MOST_PLACEHOLDERS:
+        most = f"at most {MOST_PLACEHOLDERS} placeholders, {MOST_SENT} of them {{{{{SENT}}}}}"
+        raise Rejected(f"the instructions have {len(names)} placeholders: {most}")
     for name in names:
         if name != SENT and not name.startswith(_VARIABLES):
             raise Rejected(
@@ -75,6 +79,16 @@ def template_of(instructions: Instructions) -> Template:
     if unused := sorted(declared - template.variables):
         raise Rejected(f"`variables` declares {unused[0]}, which the instructions do not use")
     return template
+
+
+def _split(text: str) -> list[str]:
+    """What stands before, in and after each pair of double braces. Linear in the text, whatever braces it has."""
+    pieces: list[str] = []
+    begin = 0
+    while (opened := text.find("{{", begin)) >= 0 and (closed := text.find("}}", opened + 2)) >= 0:
+        pieces += (text[begin:opened], text[opened + 2 : closed])
+        begin = closed + 2
+    return [*pieces, text[begin:]]
 
 
 def placed(mode: str, sent: str, text: str) -> str:
@@ -93,7 +107,7 @@ def expanded(instructions: Instructions | None, sent: str, given: Mapping[str, o
 
 def variables_in(text: str) -> tuple[str, ...]:
     """The variables that a template uses, each once."""
-    names = [name.strip() for name in _PLACEHOLDER.findall(text)]
+    names = [name.strip() for name in _split(text)[1::2]]
     return tuple(dict.fromkeys(name.removeprefix(_VARIABLES) for name in names if name.startswith(_VARIABLES)))
 
 

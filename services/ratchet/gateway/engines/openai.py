@@ -32,8 +32,8 @@ ANY = "*"
 NOT_FOUND = 404
 _MISSING = frozenset({NOT_FOUND, 405})
 """Answers to a wrong URL or model name, or to an API that the server does not have."""
-_NO_MODEL = "model_not_found"
-"""Code of an error about the model, which some servers send with another status than 404."""
+_NO_MODEL = frozenset({"model_not_found", "DeploymentNotFound"})
+"""Codes of an error about the model, which some servers send with another status than 404."""
 _AGENTS_OWN = frozenset({"previous_response_not_found", "conversation_not_found", "item_not_found"})
 """Codes of a 404 about something that the agent named."""
 
@@ -66,23 +66,24 @@ class OpenAiEngine:
         `BadRequest` for one that has no equivalent in an API that it speaks."""
         if dialect.translation is not None and dialect.name not in (self._apis or ()):
             dialect, request = dialect.translation.to, dialect.translation.request(request)
-        body = msgspec.json.encode(provider_fields(request, policy.name.removeprefix(f"{self._name}:")))
+        model = policy.name.removeprefix(f"{self._name}:")
+        body = msgspec.json.encode(provider_fields(request, model))
         path = f"{dialect.path}?{request.query}" if request.query else dialect.path
         reply = await (self._transport.stream if request.stream else self._transport.post)(path, body, request.headers)
         if isinstance(reply, EventReply) or reply.status == 200:
             return EngineAnswer(dialect, request, reply, of_policy=False)
-        raise self._problem(dialect.name, reply)
+        raise self._problem(dialect.name, reply, model)
 
     async def forward(self, path: str, fields: Fields, policy: ServedPolicy, headers: Headers = ()) -> Reply:
         """The answer of a path that answers no calls, to the agent's own members, with status 200.
 
         Raises `EngineFailed`, or another `EngineError` for a request that the server refuses.
         """
-        body = msgspec.json.encode(forwarded_fields(fields, policy.name.removeprefix(f"{self._name}:")))
-        reply = await self._transport.post(path, body, headers)
+        model = policy.name.removeprefix(f"{self._name}:")
+        reply = await self._transport.post(path, msgspec.json.encode(forwarded_fields(fields, model)), headers)
         if reply.status == 200:
             return reply
-        raise self._problem(path, reply)
+        raise self._problem(path, reply, model)
 
     async def count_tokens(self, call: CallRequest, policy: ServedPolicy, role: str) -> int | None:  # noqa: ARG002
         """See `Engine`: only a server of the Messages API can tell."""
@@ -91,11 +92,12 @@ class OpenAiEngine:
         reply = await self.forward(COUNT_PATH, call.fields, policy, call.headers)
         return count_of(reply.body, "input_tokens")
 
-    def _problem(self, api: str, reply: Reply) -> EngineError:
+    def _problem(self, api: str, reply: Reply, model: str) -> EngineError:
         code = reply.member("code")
-        if (reply.status in WRONG_KEY | _MISSING and code not in _AGENTS_OWN) or code == _NO_MODEL:
+        if (reply.status in WRONG_KEY | _MISSING and code not in _AGENTS_OWN) or code in _NO_MODEL:
             refused = gateway_refused(self._name, reply)
-            refused.lacks_model = reply.status == NOT_FOUND or code == _NO_MODEL
+            # Without a code the words tell a wrong model, which they name, from a wrong URL.
+            refused.lacks_model = code in _NO_MODEL or (reply.status == NOT_FOUND and model in reply.reason)
             return refused
         is_failure = reply.status >= 500 or reply.status in BUSY
         kind = NotServed if reply.status in NOT_NOW else EngineFailed if is_failure else EngineError

@@ -37,7 +37,10 @@ def test_a_request_without_a_usable_variable_is_refused(given: dict[str, object]
         (_template("{{secret}}"), "neither"),
         (_template("{{variables.shop}}"), "does not declare"),
         (_template("hello", "shop"), "do not use"),
+        (_template("{{instructions}}" * 3), "2 of them"),
+        (_template("{{variables.a}}" * 101, "a"), "at most 100"),
         (_template("{{instructions}"), None),
+        (_template("{" * 200_000), None),
     ],
 )
 def test_a_template_names_only_what_something_fills(instructions: Instructions, words: str | None) -> None:
