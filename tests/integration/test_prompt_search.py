@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.gates.heldout_tasks import HeldoutGate
 from ratchet.canary_deployer.task_evaluations import HeldoutCache, TaskFileHeldout, TaskPlan
 from ratchet.canary_deployer.task_sets import HeldOutFiles
-from ratchet.core.contract import Feedback
+from ratchet.core.contract import Feedback, Turn
 from ratchet.core.contract.state import HELD_OUT as HELD_OUT_BUCKET, HeldOutTasks
 from ratchet.core.contract.training import TokenPrices
 from ratchet.core.service.http import HttpServer
@@ -31,16 +31,23 @@ from ratchet.rl_coordinator.app import build as build_coordinator
 from ratchet.rl_coordinator.settings import Settings as CoordinatorSettings, Timing as CoordinatorTiming
 from ratchet.trainer_worker.app import build as build_worker
 from ratchet.trainer_worker.settings import Settings as WorkerSettings
+from ratchet.trainer_worker.training.prompts.gateway_models import AGENT
+from ratchet.trainer_worker.training.prompts.prompt_run import AT_ONCE
 from ratchet_helpdesk.world import HELD_OUT
+from tests.support.consuming import messages_of
 from tests.support.coordinator import ROLE, played, stored, tid
-from tests.support.prompted_helpdesk import REFLECTOR, RULES, Helpdesk, served_helpdesk, task_lines
+from tests.support.gateway_process import gateway_process
+from tests.support.prompted_helpdesk import REFLECTOR, RULES, USAGE, Helpdesk, served_helpdesk, task_lines
 from tests.support.running import connected, prepared_objects, prepared_warehouse, running_app
+from tests.support.servers import RunningServer
+from tests.support.service_process import service_process
 from tests.support.stored_values import check_objects
 from tests.support.trainer_world import FAST
 from tests.support.training import NOON, registered
 
 pytestmark = pytest.mark.slow
 
+ANSWER_USD = (USAGE["prompt_tokens"] * 1.0 + USAGE["completion_tokens"] * 2.0) / 1e6
 SEED_TEXT = "Help desk. Keep to the house rules."
 OVERFITTED = "otherwise decline"
 COMMENT = Feedback(
@@ -87,23 +94,29 @@ class World:
             yield
 
 
-@pytest.fixture
-async def world(shared_settings: SharedSettings) -> AsyncIterator[World]:
-    objects = prepared_objects(shared_settings)
+@asynccontextmanager
+async def searching(shared: SharedSettings, helpdesk: Helpdesk, gateway: str, **chosen: Any) -> AsyncIterator[World]:
+    """A coordinator that asks `gateway`, and one rewarded and commented trajectory to learn from."""
+    objects = prepared_objects(shared)
+    settings = CoordinatorSettings(shared=shared, port=0, gateway_url=gateway, **chosen)
     quick = CoordinatorTiming(tick_s=0.05, trigger_tick_s=0.05)
     async with (
-        prepared_warehouse(shared_settings),
-        connected(shared_settings) as bus,
-        stored(shared_settings, bus, [*played("one", 0.1), COMMENT]),
-        served_helpdesk() as helpdesk,
-        running_app(
-            build_coordinator(CoordinatorSettings(shared=shared_settings, port=0, gateway_url=helpdesk.url), quick)
-        ) as app,
+        prepared_warehouse(shared),
+        connected(shared) as bus,
+        stored(shared, bus, [*played("one", 0.1), COMMENT]),
+        running_app(build_coordinator(settings, quick)) as app,
     ):
         server = next(part for part in app.components if isinstance(part, HttpServer))
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=20) as api:
-            yield World(bus, objects, helpdesk, shared_settings, api)
+            yield World(bus, objects, helpdesk, shared, api)
     await asyncio.to_thread(check_objects, objects, "snapshots")
+
+
+@pytest.fixture
+async def world(shared_settings: SharedSettings) -> AsyncIterator[World]:
+    """The helpdesk answers as the gateway would."""
+    async with served_helpdesk() as helpdesk, searching(shared_settings, helpdesk, helpdesk.url) as world:
+        yield world
 
 
 async def keep_out(world: World, folder: Path) -> Path:
@@ -112,6 +125,19 @@ async def keep_out(world: World, folder: Path) -> Path:
     file.write_bytes(task_lines(HELD_OUT, 40, 5))
     await HeldOutFiles({ROLE: str(file)}, world.objects, Bucket(world.bus, HELD_OUT_BUCKET, HeldOutTasks)).publish()
     return file
+
+
+def wishes(lines: bytes) -> set[str]:
+    """What the customers of a task file write."""
+    return {msgspec.json.decode(line)["messages"][1]["content"] for line in lines.splitlines()}
+
+
+def assert_unseen(held_out: Path, helpdesk: Helpdesk) -> None:
+    """Nothing of the gate's tasks was asked. Customers who name no order may write the same in any file."""
+    own = {wish for wish in wishes(held_out.read_bytes()) if "#" in wish}
+    words = "\n".join(str(message.get("content")) for asked in helpdesk.asked for message in asked["messages"])
+    assert len(own) > 20
+    assert [wish for wish in sorted(own) if wish in words] == []
 
 
 async def gate_result(world: World, file: Path, folder: Path, **prompts: str) -> tuple[str, str]:
@@ -143,8 +169,7 @@ async def test_search_makes_a_bundle_that_does_better_on_held_out_tasks(world: W
     assert len(set().union(*sets)) == 72
     reflections = [asked["messages"][0]["content"] for asked in world.helpdesk.asked if asked["model"] == REFLECTOR]
     assert "comment: never asked which" in reflections[1]
-    held_out = {msgspec.json.decode(line)["messages"][1]["content"] for line in file.read_bytes().splitlines()}
-    assert held_out.isdisjoint(str(asked["messages"][-1]) for asked in world.helpdesk.asked)
+    assert_unseen(file, world.helpdesk)
     bundle = made.manifest.bundle
     assert bundle is not None
     assert bundle.instructions is not None
@@ -192,6 +217,57 @@ async def test_search_goes_on_at_another_worker_within_its_budget(world: World) 
         done = await world.ended(job)
     assert (done["state"], done["attempt"]) == ("completed", 2)
     assert before < len(world.helpdesk.asked) <= done["metrics"]["calls"] <= 1500
+
+
+BUDGET = {"calls": 400, "tokens": 400_000, "usd": 1.0}
+PRICE = {"prompt": 1.0, "completion": 2.0}
+UPSTREAM = {"name": "provider", "models": {"*": "*"}, "prices": {"*": PRICE}}
+
+
+@contextmanager
+def real_gateway(shared: SharedSettings, helpdesk: Helpdesk, folder: Path) -> Iterator[RunningServer]:
+    """A process, whose only upstream is the help desk."""
+    upstreams = msgspec.json.encode([{**UPSTREAM, "base_url": f"{helpdesk.url}/v1"}]).decode()
+    env = {"RATCHET_GATEWAY_UPSTREAMS": upstreams, "RATCHET_GATEWAY_ROLES": f'["{ROLE}"]'}
+    with gateway_process(shared.nats_url, "http://127.0.0.1:9", folder, **env) as gateway:
+        yield gateway
+
+
+@pytest.mark.timeout(400)
+async def test_killed_search_goes_on_through_the_gateway_within_budget(
+    shared_settings: SharedSettings, tmp_path: Path
+) -> None:
+    async with served_helpdesk() as helpdesk, connected(shared_settings):  # the streams are there
+        with real_gateway(shared_settings, helpdesk, tmp_path) as gateway:
+            async with searching(shared_settings, helpdesk, gateway.url, lease_s=10) as world:
+                file = await keep_out(world, tmp_path)
+                env = {"RATCHET_GATEWAY_URL": gateway.url}
+                with service_process("prompts", shared_settings, tmp_path, **env) as worker:
+                    body = world.body(reflector=f"provider/{REFLECTOR}", budget=BUDGET)
+                    answer = await world.api.post("/v1/jobs", json=body)
+                    assert answer.status_code == 201, answer.text
+                    job = answer.json()["training_job_id"]
+
+                    async def has_asked() -> bool:
+                        return len(helpdesk.asked) > 150
+
+                    await eventually(has_asked, 120)
+                    await asyncio.to_thread(worker.kill)
+                    before = len(helpdesk.asked)
+                    await asyncio.to_thread(worker.start)
+                    done = await world.ended(job)
+                turns = [turn for turn in await messages_of(world.bus, Turn) if turn.agent_id == AGENT]
+    assert (done["state"], done["attempt"]) == ("completed", 2), done
+    figures, asked = done["metrics"], len(helpdesk.asked)
+    assert before < asked <= figures["calls"] <= BUDGET["calls"]
+    assert asked * USAGE["total_tokens"] <= figures["spent_tokens"] <= BUDGET["tokens"]
+    assert asked * ANSWER_USD <= figures["spent_usd"] + 1e-9 <= BUDGET["usd"]
+    assert_unseen(file, helpdesk)
+    assert {one["model"] for one in helpdesk.asked} == {REFLECTOR, ROLE}
+    assert {(turn.policy.role, turn.policy.arm) for turn in turns if turn.policy} == {(ROLE, "pinned")}
+    paid = [turn.cost_usd for turn in turns if turn.cost_usd is not None]
+    assert {*paid} == {ANSWER_USD}
+    assert asked - AT_ONCE <= len(paid) <= len(turns) <= asked  # a worker that is killed leaves some
 
 
 @pytest.mark.timeout(200)

@@ -31,6 +31,7 @@ def service_process(short: str, shared: SharedSettings, folder: Path, **env: str
             "RATCHET_DATA_DIR": str(folder / spec.name),
             "RATCHET_HEALTH_PORT": str(health_port),
             spec.port_variable: str(port),
+            **spec.env,
             **env,
         },
         stop_s=30.0,

@@ -53,8 +53,10 @@ async def _known(client: AsyncApiClient, name: str, place: str) -> AnsweredModel
 
 
 def _unpriced(model: AnsweredModel, member: str) -> str:
+    if model.answered_by is None:
+        return f"prompts.budget.usd is kept by prices, and which model answers for {model.id} is not known now"
     return (
-        f"prompts.budget.usd is kept by prices, and {model.answered_by or model.id} has none: set it in `prices` of its"
+        f"prompts.budget.usd is kept by prices, and {model.answered_by} has none: set it in `prices` of its"
         " upstream (RATCHET_GATEWAY_UPSTREAMS), of a policy's engine in RATCHET_GATEWAY_ENGINE_PRICE, or give"
         f" prompts.{member} ({PRICE_OPTIONS[member]})"
     )

@@ -158,6 +158,9 @@ def _search_problems(config: TrainingConfig, algorithm: Algorithm) -> Iterator[s
     if search is None:
         yield f"{name} needs `prompts`: a reflector, train_tasks, validation_tasks and a budget"
         return
+    upstream, slash, model = search.reflector.partition("/")
+    if slash and not (upstream and model):
+        yield f"prompts.reflector is UPSTREAM/MODEL, or a role or a policy: {search.reflector!r} is not"
     if search.train_tasks.sha256 == search.validation_tasks.sha256:
         yield "prompts: train_tasks and validation_tasks are the same file; a prompt is chosen by other tasks"
 

@@ -189,6 +189,10 @@ def search(**changes: Any) -> TrainingConfig:
             "prompts: train_tasks and validation_tasks are the same file; a prompt is chosen by other tasks",
         ),
         (
+            search(prompts=msgspec.structs.replace(SEARCH, reflector="openai/")),
+            "prompts.reflector is UPSTREAM/MODEL, or a role or a policy: 'openai/' is not",
+        ),
+        (
             msgspec.structs.replace(config("sft"), prompts=SEARCH),
             "prompts: sft trains weights; leave `prompts` out",
         ),
