@@ -31,6 +31,12 @@ class TrajectoryBundle(msgspec.Struct, frozen=True, kw_only=True):
         named = {"x-ratchet-trajectory": self.trajectory_id}
         return named | ({"x-ratchet-bundle": self.digest} if self.digest else {})
 
+    @property
+    def span_attributes(self) -> dict[str, str]:
+        """The bundle as OpenTelemetry names a prompt, for the agent's own spans; empty before the role has a policy."""
+        role, _, version = self.policy.partition("@")
+        return {"gen_ai.prompt.name": role, "gen_ai.prompt.version": version.partition("-")[0]} if version else {}
+
     def instructions(self, own: str = "", variables: Mapping[str, Any] | None = None) -> str:
         """The system prompt; `own`: the agent's. `Any`: texts and numbers. Raises `MissingVariable`."""
         return expanded(self.bundle.instructions, own, variables or {})
