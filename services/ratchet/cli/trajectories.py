@@ -21,6 +21,7 @@ from ratchet.core.contract import Feedback, Reward, Trajectory
 from ratchet.core.contract.http.console import TrajectoryBrief
 from ratchet.core.errors import NotFound
 from ratchet.core.rules.chat import chat_messages, text_of
+from ratchet.core.rules.task_kind import complexity_of, domain_of
 from ratchet.core.stores.capture import Barred, of_trajectory
 from ratchet.core.stores.trajectories import Branch, StoredTrajectories, ancestors
 from ratchet.core.stores.trajectory_list import TrajectoryList
@@ -257,6 +258,8 @@ def _facts(whole: Whole) -> dict[str, object]:
         "session": trajectory.session_id,
         "task": trajectory.task_context.task_id,
         "group": trajectory.task_context.group_key,
+        "domain": domain_of(trajectory),
+        "complexity": complexity_of(trajectory),
         "parent": trajectory.parent_trajectory_id,
         "recorded as": trajectory.recorded_as,
         "error": trajectory.metadata.error,

@@ -4,6 +4,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from ratchet.core.contract import Trajectory
 from ratchet.core.contract.values import DOMAINS, PROFILES
+from ratchet.core.rules.task_kind import domain_of
 
 COLLECTED = Counter("agent_rl_trajectories_collected_total", "Trajectories stored.", ["agent_type", "task_domain"])
 LENGTH = Histogram("agent_rl_trajectory_length", "Turns per trajectory.", buckets=(1, 3, 5, 10, 20, 50))
@@ -37,16 +38,16 @@ FILL = Gauge("ratchet_stream_fill_ratio", "Share of its bound that a stream has 
 DROPPED = Counter("ratchet_dead_letters_dropped_total", "Dead letters that a full stream dropped before their time.")
 TRIMMED = Counter("ratchet_stream_trimmed_total", "Messages trimmed from a stream.", ["stream"])
 
-MAIN, GENERAL, OTHER = "main", "general", "other"
-"""Labels of an agent without a profile, of a task without a domain, and of those that have words of their own."""
+MAIN, OTHER = "main", "other"
+"""Labels of an agent without a profile, and of agents and tasks that have words of their own."""
 AGENT_TYPES = frozenset({MAIN, *PROFILES})
-TASK_DOMAINS = frozenset({GENERAL, *DOMAINS})
+TASK_DOMAINS = frozenset(DOMAINS)
 
 
 def count_stored(trajectory: Trajectory) -> None:
     """Count a trajectory, by the kinds that the contract lists: each further one would be a series for ever."""
     kind = trajectory.subordinate_profile or MAIN
-    domain = trajectory.task_context.domain or GENERAL
+    domain = domain_of(trajectory)
     COLLECTED.labels(kind if kind in AGENT_TYPES else OTHER, domain if domain in TASK_DOMAINS else OTHER).inc()
     LENGTH.observe(len(trajectory.turns))
 

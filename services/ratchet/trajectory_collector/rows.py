@@ -29,6 +29,7 @@ from ratchet.core.contract import (
     Turn,
 )
 from ratchet.core.contract.turn import CANCELLED
+from ratchet.core.rules.task_kind import complexity_of, domain_of
 
 Row = dict[str, Any]
 """A row by column name; `Any` because each column has its own type."""
@@ -97,8 +98,8 @@ def trajectory_columns(m: Trajectory) -> Row:
         "user_ref": m.user_ref,
         "task_id": task.task_id,
         "group_key": task.group_key,
-        "domain": task.domain,
-        "complexity_score": task.complexity_score,
+        "domain": domain_of(m),
+        "complexity_score": complexity_of(m),
         "model": meta.model,
         "source": meta.source or "client",
         "temperature": meta.temperature,

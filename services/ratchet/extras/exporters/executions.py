@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ratchet.core.contract import JsonObject, Reward, Trajectory, Turn, decode
 from ratchet.core.contract.trajectory import TrajectoryTurn
 from ratchet.core.rules.chat import text_of
+from ratchet.core.rules.task_kind import domain_of
 from ratchet.extras.exporters.base import REWARDED, Kind, Record
 
 Content = str | JsonObject | list[JsonObject] | None
@@ -44,7 +45,7 @@ def record(body: bytes, reward: Reward | None) -> Record:
         "agent_id": trajectory.agent_id,
         "session_id": trajectory.session_id,
         "task_id": task.task_id,
-        "domain": task.domain,
+        "domain": domain_of(trajectory),
         "source": trajectory.metadata.source,
     }
 
