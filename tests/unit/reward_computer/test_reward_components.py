@@ -98,9 +98,9 @@ def test_efficiency_names_what_it_compares_with(history: Stats, calls: int, reas
 
 def test_efficiency_is_worth_nothing_unless_the_task_was_done() -> None:
     history = Stats(50, 10.0, 2.0, 5, 20)
-    failure, half = Outcome(status="failure"), Outcome(status="partial")
+    failure, most = Outcome(status="failure"), Outcome(status="partial", completion_percentage=99)
     assert score("efficiency", turns=turns(2), history=history, outcome=failure) == 0.0
-    assert score("efficiency", turns=turns(2), history=history, outcome=half) == 0.5
+    assert score("efficiency", turns=turns(2), history=history, outcome=most) == 0.0
     assert score("efficiency", turns=turns(2), history=history, outcome=None) is None
 
 

@@ -147,7 +147,7 @@ def test_the_total_stays_in_range_and_the_turns_sum_to_it(
     outcome: Any, quality: Any, opinions: Any, weights: Any, given_rewards: Any
 ) -> None:
     spec = RewardSpec(function=FUNCTION, weights={"default": weights})
-    entries = [_rewarded(turn, value) for turn, value in zip(turns(len(given_rewards)), given_rewards, strict=True)]
+    entries = [rewarded_turn(turn, value) for turn, value in zip(turns(len(given_rewards)), given_rewards, strict=True)]
     made = reward(spec, opinions, outcome=outcome, quality=quality, turns=entries)
     parts = made.reward_components.values()
     assert 0.0 <= made.total_reward <= 1.0
@@ -161,7 +161,7 @@ def test_the_total_stays_in_range_and_the_turns_sum_to_it(
     assert decode(encode(made), Reward) == made
 
 
-def _rewarded(turn: Any, value: float | None) -> Any:
+def rewarded_turn(turn: Any, value: float | None) -> Any:
     return type(turn)(**{name: getattr(turn, name) for name in turn.__struct_fields__} | {"reward": value})
 
 
@@ -172,7 +172,7 @@ def test_turns_that_worked_share_the_reward_equally() -> None:
 
 
 def test_rewards_of_the_environment_stand_and_the_last_turn_takes_the_rest() -> None:
-    entries = [_rewarded(turn, value) for turn, value in zip(turns(3), (0.5, None, -0.25), strict=True)]
+    entries = [rewarded_turn(turn, value) for turn, value in zip(turns(3), (0.5, None, -0.25), strict=True)]
     assert [turn.reward for turn in turn_rewards(entries, 1.0)] == [0.5, 0.0, 0.5]
 
 

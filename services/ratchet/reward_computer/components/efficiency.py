@@ -1,4 +1,8 @@
-"""In how few model calls, against the history of its task type? Worth nothing unless the task was done."""
+"""In how few model calls, against the history of its task type? Worth nothing unless the task was done.
+
+Of a task that was done in part nothing is efficient: otherwise who stops early, with few calls, would get more than who
+goes on to the end.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ CLIP = 2.0
 
 
 def efficiency(evidence: Evidence) -> Assessment | None:
-    """(z + 2) / 4 x completion, where z is the standard score of *fewer* calls, clipped to +-2."""
+    """(z + 2) / 4 of a task that was done, where z is the standard score of *fewer* calls, clipped to +-2; else 0."""
     completion = evidence.completion
     if completion is None:
         return None
@@ -22,7 +26,7 @@ def efficiency(evidence: Evidence) -> Assessment | None:
     z = standard_score(calls, history)
     mature = history.count / (history.count + MIN_HISTORY)
     return Assessment(
-        (z + CLIP) / (2 * CLIP) * completion,
+        (z + CLIP) / (2 * CLIP) if completion == 1.0 else 0.0,
         evidence.trust * mature,
         f"{calls} model {'call' if calls == 1 else 'calls'}, {_comparison(history)}",
         raw_data={"calls": calls, "z": z, "count": history.count, "mean": history.mean, "std": history.std},

@@ -41,6 +41,9 @@ DEFAULT_WEIGHTS: Mapping[str, float] = {
 }
 WATCHED = ("safety",)
 """Components that are computed wherever they apply, also without a weight in the role: rollouts watch them."""
+RULES = "1"
+"""Of the built-in components and of this file: raise it with every change that makes another reward of the same
+evidence."""
 JUDGE = "judge"
 """The component that has weight only where its judge is calibrated."""
 REWARD_MODEL = "reward_model"
@@ -76,6 +79,7 @@ class RewardSpec:
     def digest(self) -> str:
         """sha256 of all that a reward depends on besides the evidence."""
         parts = (
+            RULES,
             self.function,
             self.weights or DEFAULT_WEIGHTS,
             (self.method, self.methods, self.window, self.dense),
