@@ -119,7 +119,7 @@ async def test_a_receiver_that_fails_keeps_no_other_waiting(answer: object, shar
             await eventually(lambda: good.has(("firing", "k0"), ("firing", "k1"), ("firing", "k2")))
 
 
-async def test_a_failing_receiver_is_an_alert_for_the_others_and_over_when_it_works(
+async def test_a_failing_receiver_is_an_alert_for_others_until_it_works(
     shared: SharedSettings,
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],

@@ -359,7 +359,7 @@ async def test_an_abort_ends_a_gate_that_is_still_running() -> None:
         await working
 
 
-async def test_the_alert_of_a_refusal_is_over_when_the_next_candidate_passes_its_gates() -> None:
+async def test_the_alert_of_a_refusal_is_over_when_the_next_candidate_passes() -> None:
     world = await CanaryWorld().with_policies(1, 2)
     world.gates["heldout_tasks"].outcome = FAILED
     await world.until("refused")

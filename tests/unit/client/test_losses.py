@@ -16,7 +16,7 @@ def stats(published: int, overflowed: int = 0, invalid: int = 0) -> Stats:
     )
 
 
-async def test_losses_are_an_alert_once_the_broker_is_there_and_over_when_they_are() -> None:
+async def test_losses_are_an_alert_once_the_broker_is_there_and_then_over() -> None:
     clock = FakeClock()
     bus, connected, counts = fake_bus(clock), False, stats(0)
     losses = Losses(

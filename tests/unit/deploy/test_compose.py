@@ -235,14 +235,14 @@ def test_clickhouse_s_logs_about_itself_have_an_end() -> None:
 
 
 @pytest.mark.parametrize("name", [*HEALTH_URLS])
-def test_every_service_that_runs_in_all_profiles_is_asked_at_its_health_port(name: str) -> None:
+def test_every_service_of_all_profiles_is_asked_at_its_health_port(name: str) -> None:
     urls = json.loads(services()[name]["environment"][HEALTH_URLS[name]])
 
     assert urls == {other: f"http://{other}:9100" for other in set(OURS) - {"engine_local", name}}
     assert set(ALWAYS) <= set(urls)
 
 
-def test_the_example_has_no_upstream_and_no_receiver_and_compose_hands_on_those_that_are_set() -> None:
+def test_upstreams_and_receivers_come_from_the_environment_file() -> None:
     assert (EXAMPLE["UPSTREAMS"], EXAMPLE["RECEIVERS"]) == ("[]", "[]")
     gateway, notifier = services()["gateway"]["environment"], services()["notifier"]["environment"]
     assert gateway["RATCHET_GATEWAY_UPSTREAMS"] == "${UPSTREAMS:-[]}"

@@ -60,7 +60,7 @@ async def test_what_mends_itself_soon_is_no_alert() -> None:
         assert await watched.look(after_s=59) == []
 
 
-async def test_a_broker_that_is_away_for_five_minutes_is_one_alert_and_what_follows_from_it_none() -> None:
+async def test_a_broker_away_for_five_minutes_is_one_alert_and_no_other() -> None:
     watched = Watched()
     ledger = failing(COLLECTOR, ledger="does not balance")
     assert await watched.look(ledger) == []
@@ -72,7 +72,7 @@ async def test_a_broker_that_is_away_for_five_minutes_is_one_alert_and_what_foll
     assert sorted(await watched.look(after_s=15)) == [("broker", True), (f"check:{COLLECTOR}:ledger", True)]
 
 
-async def test_a_service_that_does_not_answer_is_an_alert_unless_it_is_not_needed() -> None:
+async def test_a_service_that_is_away_is_an_alert_unless_it_is_not_needed() -> None:
     watched = Watched()
     states = (
         ServiceState("trainer_worker", away="refused"),
@@ -100,7 +100,7 @@ async def test_a_watch_that_was_killed_clears_what_is_over() -> None:
     assert await watched.look() == [("spool", True)]
 
 
-def test_what_a_service_notes_is_a_warning_and_why_it_is_not_ready_is_critical() -> None:
+def test_a_note_is_a_warning_and_a_reason_is_critical() -> None:
     state = ServiceState(GATEWAY, reasons={"routes": "unknown"}, notes={"canaries": "lapsed"})
     made = {condition.key: condition.severity for condition in conditions([state])}
     assert made == {"check:gateway:routes": "critical", "check:gateway:canaries": "warning"}

@@ -53,7 +53,7 @@ def test_other_roles_and_a_completed_job_between_do_not_count() -> None:
     assert failures_in_a_row([*jobs, ended(6)]) == {"support": 2, "sales": 1}
 
 
-def test_a_job_that_completes_ends_what_failed_before_it_and_nothing_else() -> None:
+def test_a_completed_job_ends_what_failed_before_it_and_nothing_else() -> None:
     failed = [ended(1), ended(2), ended(3)]
     done = ended(4, "completed")
     over = [(key, "info", True) for key, _, _ in (FAILED, FAILING)]

@@ -35,7 +35,7 @@ from ratchet.notifier.domain.texts import plain, title_of
 SEVERITIES = ("info", "warning", "critical")
 SPACING = timedelta(seconds=30)
 """Between two notifications of a receiver: what comes meanwhile goes together."""
-CLAIM = timedelta(seconds=60)
+CLAIM = timedelta(seconds=30)
 """Longer than an attempt takes: after a crash in one, the next attempt waits for so long."""
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=5), timedelta(minutes=15)
 """Pauses between attempts double from the first to the longest."""

@@ -37,7 +37,7 @@ def test_an_alert_holds_until_it_is_cleared_or_a_day_has_passed() -> None:
     assert [one.key for one in book.holding(NOW)] == ["b"]
 
 
-def test_alerts_of_one_key_are_counted_until_it_is_over_and_an_event_once() -> None:
+def test_alerts_of_one_key_are_counted_until_it_is_over() -> None:
     book = book_of(alert("a", 1), alert("a", 2), alert("a", 2))
     assert [(one.alert.key, one.times) for one in book] == [("a", 2)]
     book.add(alert("a", 3, cleared=True))

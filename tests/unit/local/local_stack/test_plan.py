@@ -80,7 +80,7 @@ def test_mlflow_and_the_tracker_run_where_a_program_is_named(tmp_path: Path) -> 
     assert (plan.needs[MLFLOW], plan.needs[TRACKER.name]) == ((), (*SERVERS, MLFLOW))
 
 
-def test_notifier_runs_where_receivers_are_set_and_knows_every_health_port(tmp_path: Path) -> None:
+def test_notifier_runs_where_receivers_are_set(tmp_path: Path) -> None:
     secrets = StackSecrets(s3_secret_key="s", clickhouse_password="p", service_key="k" * 16)
     settings = StackSettings(tmp_path, free_ports=True)
     without = make_plan(replace(settings, env={"RATCHET_NOTIFIER_RECEIVERS": "[]"}), secrets)
