@@ -148,7 +148,7 @@ async def test_tries_that_are_mostly_rewarded_alike_are_refused_at_once(
     ]
     async with (
         stored(shared_settings, bus, facts),
-        coordinating(shared_settings, bus, minimum_trajectories=8) as workshop,
+        coordinating(shared_settings, bus, minimum_rows=8) as workshop,
     ):
         asked = {"algorithm": "rloo", "base_model": "org/model", "role": ROLE}
         refused = await workshop.api.post("/v1/jobs", json=asked)
@@ -623,7 +623,7 @@ async def test_too_few_rows_and_too_large_samples_are_refused_at_once(
 ) -> None:
     async with (
         stored(shared_settings, bus, played("one", 0.5)),
-        coordinating(shared_settings, bus, minimum_trajectories=2, history_limit=3, slots={"default": 2}) as workshop,
+        coordinating(shared_settings, bus, minimum_rows=2, history_limit=3, slots={"default": 2}) as workshop,
     ):
         imitation = await workshop.ask(algorithm="sft", dataset={"sample_size": 2})
         snapshot = (await workshop.dispatched(imitation["training_job_id"])).request.training_config.dataset.snapshot

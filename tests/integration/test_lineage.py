@@ -183,7 +183,7 @@ async def test_a_policy_of_preferences_is_walked_back_to_them_and_their_raters(
     opinions = [preferred(number, rater="ann" if number else "bob") for number in range(3)]
     async with (
         stored(shared_settings, bus, opinions),
-        coordinating(shared_settings, bus, minimum_pairs=2) as workshop,
+        coordinating(shared_settings, bus, minimum_rows=2) as workshop,
     ):
         await put(bus, await trained(workshop, 1, algorithm="dpo"))
         shown = await lineage(workshop, 1, limit=2)

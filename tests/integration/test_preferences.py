@@ -178,7 +178,7 @@ async def test_too_few_pairs_and_pairs_that_the_lineage_has_learned_from_are_ref
                 409,
                 "7 of 7 preferences of role support can be used by dpo, which needs at least 8",
             )
-        async with coordinating(shared_settings, bus, minimum_pairs=3, slots={"default": 5}) as workshop:
+        async with coordinating(shared_settings, bus, minimum_rows=3, slots={"default": 5}) as workshop:
             reason = await refused(workshop, algorithm="dpo", dataset={"filter": {"sources": ["human"]}})
             assert reason.endswith("can be used by dpo, which needs at least 3: source 7")
             job = await workshop.ask(algorithm="dpo")
@@ -206,7 +206,7 @@ async def test_thumbs_become_labels_with_the_trajectories_that_they_judge(
     thumbs = [thumb("good 0", True), thumb("good 1", True), thumb("bad 0", False), thumb("good 2", True, "sales")]
     async with (
         stored(shared_settings, bus, [*tries(), *thumbs]),
-        coordinating(shared_settings, bus, minimum_labels=3, slots={"default": 5}) as workshop,
+        coordinating(shared_settings, bus, minimum_rows=3, slots={"default": 5}) as workshop,
     ):
         manifest, table = await snapshot_of(workshop, algorithm="kto")
         assert table.schema.equals(arrow_schema(LabelRow))
@@ -256,7 +256,7 @@ async def test_enough_preferences_start_a_training_once_they_are_stored(
     }
     async with stored(shared_settings, bus, tries()):
         """The collector stores the tries, and stops."""
-    settings = {"preference_recipes": {ROLE: recipe}, "minimum_pairs": 3}
+    settings = {"preference_recipes": {ROLE: recipe}, "minimum_rows": 3}
     async with coordinating(shared_settings, bus, **settings) as workshop:
 
         async def counted() -> bool:

@@ -117,7 +117,7 @@ async def test_a_snapshot_is_explained_built_shown_and_exported(
 ) -> None:
     async with (
         stored(shared_settings, bus, tries()),
-        coordinating(shared_settings, bus, minimum_pairs=3) as workshop,
+        coordinating(shared_settings, bus, minimum_rows=3) as workshop,
     ):
         monkeypatch.setenv("RATCHET_COORDINATOR_URL", str(workshop.api.base_url))
         await ratchet("preferences", "derive")

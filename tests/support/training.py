@@ -45,7 +45,7 @@ def after(seconds: float) -> datetime:
     return NOON + timedelta(seconds=seconds)
 
 
-AMOUNTS = Amounts(most=200_000, trajectories=8, pairs=8, labels=8)
+AMOUNTS = Amounts(most=200_000, fewest=8)
 """As the coordinator's settings have them."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import AliasChoices, Field
@@ -40,13 +39,9 @@ class Settings(ServiceSettings):
     """New rewarded trajectories of a role that start its training, where its recipe names no other number."""
     recipes: Mapping[str, Mapping[str, Any]] = {}
     """What a trigger trains, by role (`*` for all others): {"config": training_config, "threshold"?, "priority"?}."""
-    preference_threshold: int = 500
-    """New preferences of a role that start its training, where its entry in `preference_recipes` names no number."""
     preference_recipes: Mapping[str, Mapping[str, Any]] = {}
-    """What new preferences train, by role, in the form of `recipes`; the algorithm is one that learns from pairs.
-    Empty: new preferences start no training."""
-    recipes_file: Path | None = None
-    """JSON file with more recipes; those in `recipes` come first."""
+    """What new preferences train, by role, in the form of `recipes`; the threshold is 500 where none is named, and the
+    algorithm one that learns from pairs. Empty: new preferences start no training."""
     sweep: Literal["on", "dry_run", "off"] = "on"
     """Whether objects that nothing refers to leave the object store: `dry_run` only logs what would."""
     artifact_retention_days: float = Field(default=90, ge=1)
@@ -57,14 +52,10 @@ class Settings(ServiceSettings):
     `sample_size` above it is refused. A worker holds its whole snapshot in memory."""
     history_days: float = Field(default=90, gt=0)
     """A snapshot takes no trajectory that was stored longer ago: its cost does not grow with history."""
-    minimum_trajectories: int = 8
-    """The coordinator refuses a job that learns from rewards (rloo, grpo, reinforce, ppo) and has fewer: it compares
-    tries with each other. A low floor: with less than a batch, an epoch is one train step over all rows."""
-    minimum_pairs: int = 8
-    """The coordinator refuses a job that learns from preference pairs and has fewer. A low floor: below some 500 pairs,
-    DPO shows little."""
-    minimum_labels: int = 8
-    """The same for a job that learns from thumbs; it needs both kinds of them."""
+    minimum_rows: int = 8
+    """The coordinator refuses a job that has fewer trajectories with rewards (rloo, grpo, reinforce, ppo), preference
+    pairs, or answers with thumbs, of which it needs both kinds. A low floor: with less than a batch, an epoch is one
+    train step over all rows, and below some 500 pairs DPO shows little."""
 
 
 def verify(settings: Settings, _: Mapping[str, str]) -> None:

@@ -41,7 +41,7 @@ def test_all_settings_of_one_service_are_shown_by_either_of_its_names(capsys: py
     assert main(["config", "show", "coordinator"]) == 0
     text = capsys.readouterr().out
     assert "settings file: ratchet.toml" in text
-    assert "minimum_pairs" in text
+    assert "minimum_rows" in text
     assert "hush" not in text
     assert main(["config", "show", "gatewy"]) == 1
     assert "did you mean gateway?" in capsys.readouterr().err

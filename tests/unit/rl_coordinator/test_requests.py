@@ -115,9 +115,11 @@ def test_the_sample_size_of_a_job_with_a_snapshot_does_not_matter() -> None:
     assert reasons_against(dataset=Dataset(source="s3", sample_size=1, snapshot=SNAPSHOT)) == []
 
 
-@pytest.mark.parametrize(("algorithm", "least"), [("rloo", 4), ("sft", 1), ("dpo", 3), ("kto", 2), ("unknown", 1)])
-def test_each_format_has_its_own_floor(algorithm: str, least: int) -> None:
-    assert Amounts(most=9, trajectories=4, pairs=3, labels=2).least(algorithm) == least
+@pytest.mark.parametrize(
+    ("algorithm", "least"), [("rloo", 4), ("sft", 1), ("dpo", 4), ("kto", 4), ("gepa", 0), ("unknown", 1)]
+)
+def test_floor_is_for_algorithms_that_compare(algorithm: str, least: int) -> None:
+    assert Amounts(most=9, fewest=4).least(algorithm) == least
 
 
 def test_a_role_that_no_subject_can_carry_is_refused() -> None:

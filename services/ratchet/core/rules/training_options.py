@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ratchet.core.contract.snapshot import LABELS, PAIRS, TRAJECTORIES
+from ratchet.core.contract.snapshot import TRAJECTORIES
 from ratchet.core.contract.training import (
     Compute,
     Evaluation,
@@ -80,21 +80,16 @@ class Amounts:
 
     most: int
     """Rows of any job: a snapshot is chosen from no more trajectories."""
-    trajectories: int
-    """Fewest of a job that learns from rewards."""
-    pairs: int
-    """Fewest of a job that learns from preferences."""
-    labels: int
-    """Fewest of a job that learns from thumbs."""
+    fewest: int
+    """Rows of a job that learns from rewards, preferences or thumbs."""
 
     def least(self, algorithm: str) -> int:
         """Fewest rows that the algorithm is run on. Imitation takes a single one; who has tasks may have none."""
         learns_from = dataset_format(algorithm)
         if learns_from == TRAJECTORIES and ALGORITHMS[algorithm].writes_bundle:
             return 0
-        if learns_from == TRAJECTORIES:
-            return max(1, self.trajectories) if ALGORITHMS[algorithm].needs_token_ids else 1
-        return max(1, {PAIRS: self.pairs, LABELS: self.labels}.get(learns_from or "", 1))
+        imitates = learns_from == TRAJECTORIES and not ALGORITHMS[algorithm].needs_token_ids
+        return 1 if imitates or learns_from is None else max(1, self.fewest)
 
 
 def training_problems(config: TrainingConfig, algorithms: Mapping[str, Algorithm] = ALGORITHMS) -> list[str]:

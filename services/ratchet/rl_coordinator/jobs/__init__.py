@@ -81,12 +81,7 @@ class Jobs:
 
 def abilities(settings: Settings) -> Abilities:
     """What this installation can train."""
-    amounts = Amounts(
-        most=settings.history_limit,
-        trajectories=settings.minimum_trajectories,
-        pairs=settings.minimum_pairs,
-        labels=settings.minimum_labels,
-    )
+    amounts = Amounts(most=settings.history_limit, fewest=settings.minimum_rows)
     engines = engine_kinds(settings.shared.engines, settings.shared.engine_kind)
     return Abilities(settings.training_enabled, settings.algorithms, amounts, engines)
 

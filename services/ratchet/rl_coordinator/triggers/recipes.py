@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
@@ -20,6 +19,8 @@ from ratchet.rl_coordinator.settings import Settings
 from ratchet.rl_coordinator.triggers.domain import schedule_problem
 
 ANY_ROLE = "*"
+NEW_PREFERENCES = 500
+"""They start a training where a recipe names no other number: from fewer pairs DPO learns little."""
 
 
 class Degradation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,19 +59,13 @@ class Recipes:
 
 
 def load_recipes(settings: Settings) -> Recipes:
-    """The recipes of file and environment. Raises `ConfigError` if one of them could never run."""
-    in_file: Mapping[str, Mapping[str, Any]] = {}
-    if settings.recipes_file is not None:
-        try:
-            in_file = json.loads(settings.recipes_file.read_text())
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"cannot read training recipes from {settings.recipes_file}: {error}") from error
+    """The recipes of the settings. Raises `ConfigError` if one of them could never run."""
     able = abilities(settings)
     from_pairs = frozenset(name for name in settings.algorithms if dataset_format(name) == PAIRS)
     pairs_only = replace(able, algorithms=from_pairs)
     return Recipes(
-        rewarded=read_recipes({**in_file, **settings.recipes}, settings.threshold, able),
-        preferences=read_recipes(settings.preference_recipes, settings.preference_threshold, pairs_only),
+        rewarded=read_recipes(settings.recipes, settings.threshold, able),
+        preferences=read_recipes(settings.preference_recipes, NEW_PREFERENCES, pairs_only),
     )
 
 

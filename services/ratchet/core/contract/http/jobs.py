@@ -36,8 +36,7 @@ class DatasetIn(Dataset, frozen=True, kw_only=True, omit_defaults=True):
     source: str = "clickhouse"
     sample_size: int = 5000
     """At most this many trajectories, newest first. Refused above RATCHET_COORDINATOR_HISTORY_LIMIT (200000), and below
-    what the algorithm needs: RATCHET_COORDINATOR_MINIMUM_TRAJECTORIES, ..._PAIRS or ..._LABELS (8 each; sft needs 1).
-    """
+    what the algorithm needs: RATCHET_COORDINATOR_MINIMUM_ROWS (8; sft needs 1)."""
 
 
 class JobIn(TrainingConfig, frozen=True, kw_only=True, omit_defaults=True):
