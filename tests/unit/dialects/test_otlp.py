@@ -9,7 +9,7 @@ import pytest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
 from ratchet.core.errors import BadRequest
-from ratchet.dialects.telemetry.otlp import DEEPEST, JSON, LOGS, PROTOBUF, TRACES, RawSpan, read_request
+from ratchet.dialects.telemetry.otlp import DEEPEST, JSON, LOGS, MOST, PROTOBUF, TRACES, RawSpan, read_request
 from tests.support.telemetry import spelled, traced
 
 
@@ -126,3 +126,11 @@ def test_log_record_names_its_event_in_either_place() -> None:
     for body in (record(eventName="gen_ai.choice"), record(attributes=[named])):
         (span,) = read_request(LOGS, JSON, body)
         assert [event.name for event in span.events] == ["gen_ai.choice"]
+
+
+def test_request_of_too_many_spans_is_refused_in_words() -> None:
+    request = traced("a").request
+    span = request.resource_spans[0].scope_spans[0].spans[-1]
+    request.resource_spans[0].scope_spans[0].spans.extend([span] * MOST)
+    with pytest.raises(BadRequest, match="more than 20000 spans"):
+        read_request(TRACES, PROTOBUF, request.SerializeToString())

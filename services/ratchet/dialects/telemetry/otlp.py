@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -26,6 +27,8 @@ Attributes = Mapping[str, Any]
 """Attributes by name. `Any`: senders write what they like."""
 TRACES, LOGS = "traces", "logs"
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
+MOST = 20_000
+"""Spans, or log records, of one request: a recorder reads them within seconds. SDKs send 512, collectors 8,192."""
 DEEPEST = 32
 """Levels of an attribute's value; what lies deeper is left out."""
 _READ = (
@@ -79,13 +82,21 @@ class RawSpan:
 def read_request(signal: str, content_type: str, body: bytes) -> list[RawSpan]:
     """The spans of a request, or its log records that may be events of spans. Raises `BadRequest`."""
     if content_type == JSON:
-        return list(_of_json(signal, body))
+        return _bounded(_of_json(signal, body))
     request = ExportTraceServiceRequest() if signal == TRACES else ExportLogsServiceRequest()
     try:
         request.ParseFromString(body)
     except DecodeError as error:
         raise BadRequest(f"the body is no {type(request).__name__} in protobuf") from error
-    return list(_spans(request) if signal == TRACES else _records(request))
+    return _bounded(_spans(request) if signal == TRACES else _records(request))
+
+
+def _bounded(spans: Iterator[RawSpan]) -> list[RawSpan]:
+    """The spans. Raises `BadRequest` for too many."""
+    read = list(islice(spans, MOST + 1))
+    if len(read) > MOST:
+        raise BadRequest(f"the request holds more than {MOST} spans or log records: send smaller batches")
+    return read
 
 
 def _spans(request: Any) -> Iterator[RawSpan]:

@@ -36,22 +36,19 @@ def is_kept(raw: RawSpan) -> bool:
 def read_span(raw: RawSpan, received_at: datetime, host: str, user_ref: Callable[[str], str | None]) -> Span:
     """What a span says. `host`: under which this server was asked, a call to which is no further call; `user_ref`: the
     hash of a user's name. Raises a `ValueError` that says what is wrong with it."""
+    if not raw.attributes and not raw.events:
+        return _bare(raw, received_at)
     attributes = raw.attributes
     for event in raw.events:
         if event.name == DETAILS:
             attributes = {**fields_of_event(event), **attributes}
     kind, content, user = kind_of(attributes), content_of(attributes), text_of(attributes, "user")
     messages = list(_messages(raw, received_at))
-    ended_at = _instant(raw.end_ns, received_at)
     usage = usage_of(attributes) if kind == INFERENCE else {}
-    return Span(
-        span_id=raw.span_id,
-        parent_span_id=raw.parent_span_id if raw.parent_span_id not in ("", raw.span_id) else None,
-        name=raw.name[:NAME],
-        kind=kind or (INFERENCE if messages else OTHER if ended_at else None),
-        started_at=_instant(raw.start_ns, received_at) or ended_at,
-        ended_at=ended_at,
-        is_entry=raw.is_entry,
+    bare = _bare(raw, received_at)
+    return msgspec.structs.replace(
+        bare,
+        kind=kind or (INFERENCE if messages else bare.kind),
         error=raw.error or text_of(attributes, "error"),
         agent=text_of(attributes, "agent"),
         session=text_of(attributes, "session"),
@@ -71,6 +68,21 @@ def read_span(raw: RawSpan, received_at: datetime, host: str, user_ref: Callable
         tool_output=content.tool_output if kind == TOOL else None,
         is_recorded=kind == INFERENCE and host != "" and _address(attributes) == host,
         evaluations=list(_evaluations(raw, received_at)) or None,
+    )
+
+
+def _bare(raw: RawSpan, received_at: datetime) -> Span:
+    """What every span says: its place, its times, and whether it failed."""
+    ended_at = _instant(raw.end_ns, received_at)
+    return Span(
+        span_id=raw.span_id,
+        parent_span_id=raw.parent_span_id if raw.parent_span_id not in ("", raw.span_id) else None,
+        name=raw.name[:NAME],
+        kind=OTHER if ended_at else None,
+        started_at=_instant(raw.start_ns, received_at) or ended_at,
+        ended_at=ended_at,
+        is_entry=raw.is_entry,
+        error=raw.error,
     )
 
 

@@ -15,6 +15,8 @@ from ratchet.core.contract.spans import AGENT, INFERENCE, OTHER, Span, SpanMessa
 
 Key = tuple[str, str]
 """Service and span id."""
+MOST_EVENTS = 1000
+"""Of one span: a chat has as many messages at most."""
 _RANK = {None: 0, OTHER: 1}
 """What says less of a span's kind gives way."""
 
@@ -88,7 +90,7 @@ def merged(first: Span, second: Span) -> Span:
     for name in ("messages", "evaluations"):
         mine, other = getattr(first, name) or [], getattr(second, name) or []
         if mine and other:
-            missing[name] = [*mine, *(event for event in other if event not in mine)]
+            missing[name] = [*mine, *(event for event in other if event not in mine)][:MOST_EVENTS]
     return msgspec.structs.replace(first, **missing)
 
 
@@ -141,7 +143,8 @@ def calls_of(tree: Tree, marked: Set[Key]) -> Calls:
     recorded = marked | _upwards(marked, around)
     speaking = {key for key in inferences if _counts(tree.spans[key])}
     outer = _upwards(speaking, around)
-    whole = {key: tree.spans[key] for key in inferences if key in speaking - outer - recorded}
+    counted = speaking - outer - recorded
+    whole = {key: tree.spans[key] for key in inferences if key in counted}
     by_answer = {answer: key for key, span in reversed(whole.items()) if (answer := _answer_id(span))}
     whole = {key: span for key, span in whole.items() if by_answer.get(_answer_id(span) or "", key) == key}
     silent = 0

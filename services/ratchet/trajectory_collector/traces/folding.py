@@ -58,7 +58,8 @@ def fold(role: str, trace_id: str, tree: Tree, calls: Calls, inference: Inferenc
     end = _end(role, trace_id, tree, turns, inference)
     run = Run(turns, earlier.stored, earlier.children)
     whole = assemble(end, run, inference)
-    details = _Details(tree, agents, {turn.turn_id: turn for turn in turns}, by_span)
+    ran = {span.tool_call_id: span for span in tree.spans.values() if span.kind == TOOL and span.tool_call_id}
+    details = _Details(tree, agents, {turn.turn_id: turn for turn in turns}, by_span, ran)
     trajectories = [details.added_to(trajectory) for trajectory in whole.trajectories]
     return Folded(turns, Assembled(details.linked(trajectories), whole.unreadable, whole.repeated), by_span)
 
@@ -162,11 +163,13 @@ class _Details:
     agents: Mapping[Key, Key | None]
     turns: Mapping[str, Turn]
     by_span: Mapping[Key, str]
+    tools: Mapping[str, Span]
+    """The spans of tools, by the id of their call."""
 
     def added_to(self, trajectory: Trajectory) -> Trajectory:
         """The trajectory with its source, its model, and what its tools did."""
-        refs = turn_refs(trajectory)
-        models = (turn.provider.model for ref, turn in self.turns.items() if ref in refs and turn.provider)
+        own = (self.turns.get(entry.turn_ref or "") for entry in trajectory.turns)
+        models = (turn.provider.model for turn in own if turn and turn.provider)
         meta = msgspec.structs.replace(
             trajectory.metadata, source=TELEMETRY, model=next(filter(None, models), trajectory.metadata.model)
         )
@@ -202,16 +205,13 @@ class _Details:
 
     def _with_tools(self, entries: Sequence[TrajectoryTurn]) -> Iterator[TrajectoryTurn]:
         """Each tool call with its span: matched by the call's id, which entries do not keep, so by its place."""
-        tools = {
-            span.tool_call_id: span for span in self.tree.spans.values() if span.kind == TOOL and span.tool_call_id
-        }
         place: dict[str, int] = {}
         for entry in entries:
             ref = entry.turn_ref or ""
             number = place[ref] = place.get(ref, -1) + 1
             made = tool_calls(self.turns[ref].response or {}) if ref in self.turns else []
             named = object_of(made[number]).get("id") if number < len(made) else None
-            span = tools.get(named) if isinstance(named, str) and entry.action.type == "tool_call" else None
+            span = self.tools.get(named) if isinstance(named, str) and entry.action.type == "tool_call" else None
             yield msgspec.structs.replace(entry, result=_with_span(entry.result, span)) if span is not None else entry
 
 

@@ -25,9 +25,10 @@ def judged(role: str, trace_id: str, tree: Tree, folded: Folded) -> Iterator[Fee
     a high one means only its evaluator knows. The explanation is a comment. The same evaluation has the same id.
     """
     owner = {ref: made.trajectory_id for made in folded.assembled.trajectories for ref in turn_refs(made)}
+    turns = _Turns(tree, folded.by_span)
     every = ((key, evaluation) for key, span in tree.spans.items() for evaluation in span.evaluations or ())
     for key, evaluation in islice(every, MOST):
-        about = owner.get(_turn(key, evaluation, tree, folded.by_span) or "", run_id(trace_id))
+        about = owner.get(turns.of(key, evaluation) or "", run_id(trace_id))
         identity = named_id("evaluation", role, trace_id, key[1], encode(evaluation).decode())
         label = (evaluation.label or "").strip().lower()
         if label in _GOOD | _BAD:
@@ -54,19 +55,26 @@ def _feedback(
     )
 
 
-def _turn(key: Key, evaluation: Evaluation, tree: Tree, by_span: Mapping[Key, str]) -> str | None:
-    """The turn that is judged: the answer that is named, else the nearest call: the span itself, around it, in it."""
-    for call, ref in by_span.items():
-        provider = tree.spans[call].provider
-        if evaluation.response_id and provider and provider.id == evaluation.response_id:
-            return ref
-    line: dict[Key, None] = {}
-    at: Key | None = key
-    while at is not None and at not in line:
-        if at in by_span:
-            return by_span[at]
-        line[at] = None
-        at = tree.parents.get(at)
-    judged_span = tree.spans[key]
-    around = tree.enclosing(lambda span: span is judged_span)
-    return next((ref for call, ref in by_span.items() if around[call] is not None), None)
+class _Turns:
+    """Which turn an evaluation judges: the answer that it names, else the nearest call: its span, around it, in it."""
+
+    def __init__(self, tree: Tree, by_span: Mapping[Key, str]) -> None:
+        calls = {id(tree.spans[key]) for key in by_span}
+        self._around = tree.enclosing(lambda span: id(span) in calls)
+        self._at = by_span
+        self._within: dict[Key, str] = {}
+        self._by_answer: dict[str, str] = {}
+        for call, ref in by_span.items():
+            provider = tree.spans[call].provider
+            if provider is not None and provider.id is not None:
+                self._by_answer.setdefault(provider.id, ref)
+            at: Key | None = call
+            while at is not None and at not in self._within:
+                self._within[at] = ref
+                at = tree.parents.get(at)
+
+    def of(self, key: Key, evaluation: Evaluation) -> str | None:
+        """The turn; None where the trace has no call that it could be about."""
+        around = self._around[key]
+        nearest = self._at.get(key) or (self._at[around] if around is not None else self._within.get(key))
+        return self._by_answer.get(evaluation.response_id or "") or nearest
