@@ -583,7 +583,10 @@ async def test_pairs_of_which_people_cannot_have_their_share_are_refused_at_once
     shared_settings: SharedSettings, bus: Bus
 ) -> None:
     facts = [preferred("one"), *(preferred(number, "derived", "rule") for number in range(9))]
-    async with stored(shared_settings, bus, facts), coordinating(shared_settings, bus) as workshop:
+    async with (
+        stored(shared_settings, bus, facts),
+        coordinating(shared_settings, bus, minimum_rows=8) as workshop,
+    ):
         plain = {"algorithm": "dpo", "role": ROLE, "base_model": "org/model"}
         mixed = {"dataset": {"filter": {"min_human_share": 0.5}}}
         refused = await workshop.api.post("/v1/jobs", json={**plain, **mixed})
