@@ -239,7 +239,7 @@ CREATE TABLE IF NOT EXISTS rewards
     PROJECTION by_storing
     (
         SELECT role, ingested_at, sequence, trajectory_id, total, confidence, function_name, function_version,
-        revision, at
+        revision, at, components
         ORDER BY role, ingested_at
     )
 )

@@ -171,7 +171,7 @@ async def test_too_few_pairs_and_pairs_that_the_lineage_has_learned_from_are_ref
 ) -> None:
     async with stored(shared_settings, bus, tries()):
         await derived(shared_settings, bus)
-        async with coordinating(shared_settings, bus, slots={"default": 5}) as workshop:
+        async with coordinating(shared_settings, bus, minimum_rows=8, slots={"default": 5}) as workshop:
             body = {"algorithm": "dpo", "base_model": "org/model", "role": ROLE}
             answer = await workshop.api.post("/v1/jobs", json=body)
             assert (answer.status_code, answer.json()["error"]["message"]) == (
