@@ -29,6 +29,7 @@ from ratchet.core.contract import Alert
 from ratchet.core.contract.notifications import NOTIFICATIONS, Receiver
 from ratchet.core.errors import BusUnavailable, Conflict, Unreadable
 from ratchet.core.service.files import PRIVATE, write_whole
+from ratchet.notifier.domain.deliveries import known_once_taken
 
 log = structlog.get_logger()
 
@@ -71,8 +72,14 @@ class ReceiverStore:
         return self._mine.failures if self._mine is not None else 0
 
     def firing(self, source: str) -> list[Alert]:
-        """The alerts of a source that this process, or the one before it, notified it of and that are not over."""
-        known = self._mine.known if self._mine is not None else {}
+        """The alerts of a source that this process, or the one before it, notified it of and that are not over.
+
+        Those of a notification under way count: it may have been taken before the process that sent it ended.
+        """
+        mine = self._mine
+        if mine is None:
+            return []
+        known = mine.known if mine.outgoing is None else known_once_taken(mine, mine.outgoing, mine.at)
         return [
             Alert(
                 alert_id=alert.alert_id,

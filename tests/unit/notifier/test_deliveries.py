@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +27,7 @@ from ratchet.notifier.domain.deliveries import (
     is_due,
 )
 from ratchet.notifier.domain.quiet_hours import quiet_hours
+from ratchet.notifier.kv_receivers import ReceiverStore
 
 NOW = datetime(2026, 3, 2, 15, tzinfo=UTC)
 RULES = Rules(name="team")
@@ -189,6 +191,18 @@ def test_a_failed_attempt_is_repeated_with_the_same_id_ever_later() -> None:
     assert pauses[:3] == [timedelta(seconds=5), timedelta(seconds=10), timedelta(seconds=20)]
     assert pauses[-1] == LONGEST_PAUSE
     assert (state.failures, state.known) == (12, {})
+
+
+@pytest.mark.parametrize("taken", [False, True])
+async def test_what_was_under_way_holds_for_the_process_that_comes_next(taken: bool, tmp_path: Path) -> None:
+    def store() -> ReceiverStore:
+        return ReceiverStore(BLANK, tmp_path, "holder", lambda: None)
+
+    state = composed(BLANK, due(BLANK, book_of([alert()]), RULES, NOW), 0, named_id("message"), NOW)
+    assert state.outgoing is not None
+    await store().save(delivered(state, state.outgoing, NOW) if taken else state, NOW)
+    assert [held.key for held in store().firing("collector")] == ["disk"]
+    assert store().firing("reward_computer") == []
 
 
 def test_a_notification_that_fails_for_a_day_is_given_up_and_remembered() -> None:

@@ -135,9 +135,14 @@ def attempted(receiver: Receiver, outgoing: Outgoing, now: datetime) -> Receiver
 
 def delivered(receiver: Receiver, outgoing: Outgoing, now: datetime) -> Receiver:
     """After the receiver took the notification."""
-    known = {**receiver.known, **{change.key: _known(change, now) for change in outgoing.notification.alerts}}
     sent = [*receiver.sent, _sent(outgoing, now)][-KEPT:]
-    return replace(receiver, outgoing=None, known=_kept(known), sent=sent, error=None, failures=0)
+    known = _kept(known_once_taken(receiver, outgoing, now))
+    return replace(receiver, outgoing=None, known=known, sent=sent, error=None, failures=0)
+
+
+def known_once_taken(receiver: Receiver, outgoing: Outgoing, now: datetime) -> dict[str, KnownAlert]:
+    """What a receiver knows after this notification, which it may have got although no process lived to note that."""
+    return {**receiver.known, **{change.key: _known(change, now) for change in outgoing.notification.alerts}}
 
 
 def failed(receiver: Receiver, outgoing: Outgoing, reason: str, rules: Rules, now: datetime) -> Receiver:
