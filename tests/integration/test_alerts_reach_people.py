@@ -163,6 +163,7 @@ async def test_a_trainer_that_is_away_reaches_a_receiver_and_its_end(shared: Sha
             await eventually(lambda: receiver.has(("firing", "away:trainer_worker")))
         async with notifying(shared, receiver, trainer_worker=service.url):
             await eventually(lambda: receiver.has(("resolved", "away:trainer_worker")))
+        assert receiver.events == [("firing", "away:trainer_worker"), ("resolved", "away:trainer_worker")]
 
 
 async def test_a_client_that_loses_messages_reaches_a_receiver_and_its_end(shared: SharedSettings) -> None:
@@ -180,6 +181,7 @@ async def test_a_client_that_loses_messages_reaches_a_receiver_and_its_end(share
         counts = dataclasses.replace(counts, published=1000)
         await losses.look()
         await eventually(lambda: receiver.has(("resolved", "collection-errors:client:support")))
+        assert [state for state, _ in receiver.events] == ["firing", "resolved"]
 
 
 @pytest.mark.own_broker
