@@ -92,6 +92,23 @@ def test_what_is_no_request_is_refused(kind: str, body: bytes) -> None:
         read_request(TRACES, kind, body)
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"arrayValue": "x"},
+        {"arrayValue": {"values": ["x"]}},
+        {"kvlistValue": {"values": [{}]}},
+        {"kvlistValue": {"values": [{"key": "a", "value": 3}]}},
+        {"intValue": None},
+        {"doubleValue": {}},
+    ],
+)
+def test_value_that_is_none_of_otlp_is_refused(value: dict[str, Any]) -> None:
+    span = {"attributes": [{"key": "gen_ai.x", "value": value}]}
+    with pytest.raises(BadRequest):
+        read_request(TRACES, JSON, json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}).encode())
+
+
 def test_request_nested_without_end_is_refused() -> None:
     value = b""
     for _ in range(1000):

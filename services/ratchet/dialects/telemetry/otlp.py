@@ -250,7 +250,7 @@ def _of_json(signal: str, body: bytes) -> Iterator[RawSpan]:
                 yield from (_json_span(span, service) for span in scope.spans)
             for scope in part.scope_logs:
                 yield from (_json_record(record, service) for record in scope.log_records)
-    except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as error:
+    except (msgspec.DecodeError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise BadRequest("the body is no request of OTLP in JSON") from error
 
 
