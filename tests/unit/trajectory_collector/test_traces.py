@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -177,8 +176,3 @@ def test_evaluations_are_about_the_call_that_they_name_or_lie_at() -> None:
         ("comment", "It is short.", aside.trajectory_id),
     ]
     assert list(judged("default", TRACE, tree_of([*parts, *parts]), made)) == feedback
-
-
-def test_life_is_the_same_for_every_collector() -> None:
-    parts = [heard(0), heard(3, has_root=True), heard(10), heard(300)]
-    assert lived(*parts) == lived(*(replace(part) for part in parts))
