@@ -12,7 +12,7 @@ import msgspec
 
 from ratchet.core.contract import JsonObject, decode
 from ratchet.dialects.foreign_messages import compact, message_of
-from ratchet.dialects.foreign_values import object_of, objects_of, parsed_json, text_or_none
+from ratchet.dialects.foreign_values import list_of, object_of, objects_of, parsed_json, text_or_none
 
 _TEXTS = frozenset({"text", "output_text", "input_text"})
 _CALLS = frozenset({"tool_call", "tool-call", "tool_use"})
@@ -70,9 +70,7 @@ def call_of(part: Mapping[str, Any]) -> JsonObject:
 
 def tools_of(value: object) -> list[JsonObject]:
     """Definitions of tools in OpenAI's form: nested, flat (`parameters`, `input_schema`, `inputSchema`), or as text."""
-    parsed = parsed_json(value)
-    items: list[object] = list(parsed) if isinstance(parsed, list) else []  # pyright: ignore[reportUnknownArgumentType]
-    return [_tool(tool) for item in items if (tool := object_of(item))]
+    return [_tool(tool) for item in list_of(value) if (tool := object_of(item))]
 
 
 def output_of(value: object) -> str | JsonObject | None:
