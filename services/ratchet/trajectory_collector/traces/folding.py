@@ -28,7 +28,6 @@ from ratchet.trajectory_collector.domain import ERROR, TELEMETRY, Assembled, Inf
 BY_SPAN = "span"
 """`Turn.trajectory_by` of a call that telemetry reported."""
 UNKNOWN = datetime(2000, 1, 1, tzinfo=UTC)
-LONGEST_MS = timedelta(days=30) / timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,6 @@ def _turns(
     exchange, began_at = exchange_of(span), began(span)
     around = tree.spans[above] if (above := agents[key]) is not None else None
     agent = span.agent or (span.name if span.kind == AGENT else None) or (_agent_of(around) if around else None)
-    took_ms = (span.ended_at - began_at) / timedelta(milliseconds=1) if span.ended_at else None
     digest = hashlib.sha256(f"{trace_id}{key[1]}".encode()).hexdigest()
     for choice, response in enumerate(exchange.answers or [None]):
         yield Turn(
@@ -102,7 +100,7 @@ def _turns(
             provider=span.provider,
             usage=span.usage if choice == 0 else None,
             cost_usd=span.cost_usd if choice == 0 else None,
-            latency_ms=max(0.0, min(took_ms, LONGEST_MS)) if took_ms is not None else None,
+            latency_ms=_took_ms(span),
             first_token_ms=span.first_token_ms,
             finish_reason=span.finish_reason,
             error=span.error if response is None else None,
@@ -217,13 +215,16 @@ class _Details:
 
 def _with_span(result: TurnResult, span: Span) -> TurnResult:
     output = result.output if result.output is not None else span.tool_output
-    took_ms = (span.ended_at - began(span)) / timedelta(milliseconds=1) if span.ended_at else None
     return TurnResult(
         success=span.error is None and (result.success or output is not None or span.ended_at is not None),
         output=output,
         error=span.error,
-        execution_time_ms=max(0.0, took_ms) if took_ms is not None else None,
+        execution_time_ms=_took_ms(span),
     )
+
+
+def _took_ms(span: Span) -> float | None:
+    return max(0.0, (span.ended_at - began(span)) / timedelta(milliseconds=1)) if span.ended_at else None
 
 
 def _agent_of(span: Span) -> str:
