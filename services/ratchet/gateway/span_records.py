@@ -19,6 +19,7 @@ from ratchet.core.contract import named_id
 from ratchet.core.contract.spans import Span, Spans
 from ratchet.core.errors import BadRequest, InvalidMessage, Rejected
 from ratchet.core.rules.redaction import redact
+from ratchet.dialects.telemetry.names import SWITCH
 from ratchet.dialects.telemetry.otlp import LOGS, RawSpan, read_request
 from ratchet.dialects.telemetry.reading import is_kept, read_span
 from ratchet.dialects.telemetry.span_tree import calls_of, tree_of
@@ -96,19 +97,19 @@ def take_spans(job: SpansJob, sealer: Sealer) -> TakenSpans:
     records: list[Record] = []
     taken = 0
     for (role, trace_id, service), spans in groups.items():
-        whole = _batch_of(role, trace_id, service, job.key_id, spans)
-        silent += calls_of(tree_of([whole]), frozenset()).silent
-        for part in _in_messages(spans):
+        batches = [_batch_of(role, trace_id, service, job.key_id, part) for part in _in_messages(spans)]
+        silent += calls_of(tree_of(batches), frozenset()).silent
+        for batch in batches:
             try:
-                record = sealer.seal(_batch_of(role, trace_id, service, job.key_id, part))
+                record = sealer.seal(batch)
             except InvalidMessage as error:
-                refused[f"breaks the contract at {error.path}"] += len(part)
+                refused[f"breaks the contract at {error.path}"] += len(batch.spans)
                 continue
             if 0 < job.largest < record.size + HEADER_ROOM:
-                refused[f"is larger than the broker takes ({job.largest} bytes)"] += len(part)
+                refused[f"is larger than the broker takes ({job.largest} bytes)"] += len(batch.spans)
             else:
                 records.append(record)
-                taken += len(part)
+                taken += len(batch.spans)
     return TakenSpans(records, dict(refused), silent, taken)
 
 
@@ -141,13 +142,13 @@ def _user_ref(key: str | None, user: str) -> str | None:
     return hmac.new(key.encode(), user.encode(), hashlib.sha256).hexdigest() if key is not None else None
 
 
-def _batch_of(role: str, trace_id: str, service: str, key_id: str | None, spans: Sequence[Span]) -> Spans:
+def _batch_of(role: str, trace_id: str, service: str, key_id: str | None, spans: list[Span]) -> Spans:
     """The message of some spans of one trace."""
     content = msgspec.json.encode(spans).decode()
     return Spans(
         batch_id=named_id("spans", role, trace_id, service, key_id or "", content),
         trace_id=trace_id,
-        spans=list(spans),
+        spans=spans,
         role=role,
         service=service,
         key_id=key_id,
@@ -173,7 +174,7 @@ def words_of(refused: Mapping[str, int], silent: int) -> str:
     sentences = [f"{number} refused: {reason}" for reason, number in refused.items()]
     if silent:
         sentences.append(
-            f"{silent} model calls came without content; unless it comes as events to /v1/logs, set"
-            " OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT (span_only, or true in older instrumentations)"
+            f"{silent} model calls came without content; unless it comes as events to /v1/logs, set {SWITCH}"
+            " (span_only, or true in older instrumentations)"
         )
     return "; ".join(sentences)

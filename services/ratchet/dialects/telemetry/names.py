@@ -12,6 +12,8 @@ from ratchet.core.contract.spans import AGENT, INFERENCE, OTHER, TOOL
 from ratchet.dialects.foreign_values import count_of, number_of, object_of, text_or_none
 from ratchet.dialects.telemetry.otlp import Attributes
 
+SWITCH = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+"""Environment variable by which most instrumentations send content, which they leave out by default."""
 KINDS: Mapping[str, Mapping[str, str]] = {
     "gen_ai.operation.name": {
         **dict.fromkeys(("chat", "generate_content", "text_completion"), INFERENCE),
@@ -22,12 +24,9 @@ KINDS: Mapping[str, Mapping[str, str]] = {
     "openinference.span.kind": {"LLM": INFERENCE, "TOOL": TOOL, "AGENT": AGENT},
     "langfuse.observation.type": {"generation": INFERENCE, "tool": TOOL, "agent": AGENT},
     "ai.operationId": {
-        **{f"ai.{name}.do{verb}": INFERENCE for name, verb in (("generateText", "Generate"), ("streamText", "Stream"))},
-        **{
-            f"ai.{name}.do{verb}": INFERENCE
-            for name, verb in (("generateObject", "Generate"), ("streamObject", "Stream"))
-        },
-        **{f"ai.{name}": AGENT for name in ("generateText", "streamText", "generateObject", "streamObject")},
+        **dict.fromkeys(("ai.generateText.doGenerate", "ai.generateObject.doGenerate"), INFERENCE),
+        **dict.fromkeys(("ai.streamText.doStream", "ai.streamObject.doStream"), INFERENCE),
+        **dict.fromkeys(("ai.generateText", "ai.generateObject", "ai.streamText", "ai.streamObject"), AGENT),
         "ai.toolCall": TOOL,
     },
     "traceloop.span.kind": {"tool": TOOL, "agent": AGENT, "workflow": AGENT},

@@ -14,10 +14,11 @@ from datetime import datetime, timedelta
 import structlog
 
 from ratchet.bus.connection import Bus
-from ratchet.core.contract import Feedback, Spans, Trajectory, named_id
+from ratchet.core.contract import Spans, Trajectory, named_id
 from ratchet.core.contract.spans import run_id
 from ratchet.core.errors import ContractError, Unavailable
 from ratchet.core.rules.chat import ChatError
+from ratchet.dialects.telemetry.names import SWITCH
 from ratchet.dialects.telemetry.span_tree import Calls, Tree, calls_of, tree_of
 from ratchet.trajectory_collector import metrics
 from ratchet.trajectory_collector.clickhouse_facts import IDS_AT_ONCE, Facts
@@ -34,7 +35,6 @@ log = structlog.get_logger()
 STREAM = "RL_SPANS"
 SIDE_BY_SIDE = 8
 """Traces that are in memory at once."""
-SWITCH = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 
 
 @dataclass(slots=True)
@@ -156,7 +156,7 @@ class TraceAssembler:
         report_gaps(folded.turns[0].trajectory_id, Run(folded.turns), folded.assembled)
         await self.bus.publish_all(folded.turns)
         await self._publish_trajectories(folded.assembled.trajectories, due)
-        await self._publish_feedback(judged(*key, tree, folded))
+        await self.bus.publish_all(list(judged(*key, tree, folded)))
         metrics.TRACES.labels("revised" if is_revision else "assembled").inc()
 
     async def _judge(self, key: TraceKey, known: _Known) -> None:
@@ -167,7 +167,7 @@ class TraceAssembler:
             _, tree, calls = await self._read(key, at, known.life)
             if calls.whole:
                 folded = await self._folded(key, tree, calls, is_revision=True)
-                await self._publish_feedback(judged(*key, tree, folded))
+                await self.bus.publish_all(list(judged(*key, tree, folded)))
         except Unavailable:
             raise
         except Exception as error:  # noqa: BLE001 - as above
@@ -191,9 +191,6 @@ class TraceAssembler:
         for trajectory in trajectories:
             version = named_id("telemetry", trajectory.event_id, due.isoformat())
             await self.bus.publish_record(self.bus.seal(trajectory).with_message_id(version))
-
-    async def _publish_feedback(self, feedback: Iterable[Feedback]) -> None:
-        await self.bus.publish_all(list(feedback))
 
 
 def _in_parts(keys: Sequence[TraceKey], size: int) -> list[Sequence[TraceKey]]:
