@@ -118,6 +118,14 @@ async def test_a_receiver_that_fails_keeps_no_other_waiting(answer: object, shar
                 await raised(bus, f"k{number}")
             await eventually(lambda: good.has(("firing", "k0"), ("firing", "k1"), ("firing", "k2")))
 
+            async def was_tried() -> bool:
+                return bool(bad.requests)
+
+            await eventually(was_tried)
+            waiting = await state_of(bus, "bad")
+        assert waiting.outgoing is not None
+        assert (waiting.outgoing.attempts > 0, waiting.known, waiting.sent) == (True, {}, [])
+
 
 async def test_a_failing_receiver_is_an_alert_for_others_until_it_works(
     shared: SharedSettings,

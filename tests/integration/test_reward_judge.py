@@ -99,6 +99,9 @@ async def test_judge_that_hangs_holds_up_no_reward(shared_settings: SharedSettin
             await bus.publish(trajectory(str(number)))
             await eventually(having(warehouse, "rewards", number + 1))
         await eventually(script.was_asked)
+        bodies = await having(warehouse, "rewards", 4)()
+        assert [decode(body.encode(), Reward).revision for body in bodies] == [0, 0, 0, 0]
+        assert await warehouse.rows("SELECT body FROM feedback") == []
 
 
 async def test_several_processes_share_the_budget_of_a_day(shared_settings: SharedSettings) -> None:
