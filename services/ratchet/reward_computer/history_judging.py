@@ -15,7 +15,6 @@ from ratchet.core.judging.calibration import UNCALIBRATED, Calibration, calibrat
 from ratchet.core.judging.profile import JudgeProfile
 from ratchet.core.judging.spending import DailyLedger
 from ratchet.core.preferences.rules.base import Try
-from ratchet.core.rules.arms import MIXED, PINNED
 from ratchet.core.rules.call_budget import NOTHING, BudgetSpent
 from ratchet.reward_computer.clickhouse_facts import Key
 from ratchet.reward_computer.clickhouse_proposals import PAGE
@@ -148,7 +147,7 @@ class HistoryJudging:
 
     async def _answer(self, testimony: Testimony, one: _Open, tried: Try | None) -> Feedback | None:
         judge = self.judging.judges.get(one.judge)
-        if judge is None or tried is None or tried.arms & {PINNED, MIXED}:
+        if judge is None or tried is None or tried.is_left_out:
             return None
         if one.judge in testimony.silent:
             testimony.counts[testimony.silent[one.judge]] += 1

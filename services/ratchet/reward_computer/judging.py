@@ -29,7 +29,6 @@ from ratchet.core.judging.questions import WORDS, transcript
 from ratchet.core.preferences.clickhouse_tries import Tries
 from ratchet.core.preferences.rules.base import Try
 from ratchet.core.preferences.teacher import DISAGREED, INVALID_KEY, REFUSED, SPENT, UNDECIDED, in_both_orders
-from ratchet.core.rules.arms import MIXED, PINNED
 from ratchet.core.rules.call_budget import BudgetSpent
 from ratchet.core.rules.redaction import redact_message
 from ratchet.reward_computer import metrics
@@ -102,7 +101,7 @@ class Judging:
         if tried is None:
             return _counted("unreadable") if is_late else Retry("its turns are not stored yet", delay_s=PAUSE_S)
         # A judge's own calls are pinned: it never judges itself.
-        if tried.arms & {PINNED, MIXED} or judgement_id(tried, digest) in judged:
+        if tried.is_left_out or judgement_id(tried, digest) in judged:
             return Done()
         if digest not in self.judges:
             return _counted("not_configured")
@@ -110,7 +109,7 @@ class Judging:
             feedback = await self._until_stopped(self.judgement(self.judges[digest], tried))
         except BudgetSpent:
             return _counted("budget_spent")
-        except (Unavailable, Forbidden, NotFound, Rejected) as error:
+        except (Unavailable, NotFound, Rejected) as error:
             return self._unjudged(error, is_late)
         return _counted("judged", feedback) if feedback else _counted("no_verdict")
 

@@ -21,7 +21,6 @@ from ratchet.core.contract.reward import JUDGEMENT, JudgeRef
 from ratchet.core.errors import BadRequest, NotFound, Rejected, Unavailable
 from ratchet.core.evaluation.reward_scores import RewardScores
 from ratchet.core.preferences.rules.base import Try
-from ratchet.core.rules.arms import MIXED, PINNED
 from ratchet.reward_computer import metrics
 from ratchet.reward_computer.clickhouse_facts import Facts, Key
 from ratchet.reward_computer.judging import PAUSE_S, judgement_id
@@ -84,7 +83,7 @@ class Scoring:
         is_late = self.now() - received.time > self.patience
         if tried is None:
             return _counted("unreadable") if is_late else Retry("its turns are not stored yet", delay_s=PAUSE_S)
-        if tried.arms & {PINNED, MIXED} or judgement_id(tried, digest) in known:
+        if tried.is_left_out or judgement_id(tried, digest) in known:
             return Done()
         model = self.model_of(digest)
         try:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ratchet.core.contract import Trajectory, Turn
+from ratchet.core.datasets.domain.selection import LEFT_OUT_ARMS
 from ratchet.core.preferences.rules.base import Try
 from ratchet.core.rules.arms import MIXED, PINNED
 from ratchet.core.rules.chat import ChatError
@@ -86,7 +87,7 @@ class Tries:
     async def listing(self, role: str) -> Listing:
         """What can be compared."""
         rows = await self._warehouse.rows(_TRIES, {"role": role, "limit": HISTORY})
-        own = [row for row in rows if not {row["claimed_arm"], *row["arms"]} & {MIXED, PINNED}]
+        own = [row for row in rows if not {row["claimed_arm"], *row["arms"]} & LEFT_OUT_ARMS]
         tasks: dict[str, list[Try]] = {}
         for row in own:
             claimed = {"success": True, "failure": False}.get(row["outcome"] or "")

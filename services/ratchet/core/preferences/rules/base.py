@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ratchet.bus.message import JsonObject
+from ratchet.core.datasets.domain.selection import LEFT_OUT_ARMS
 
 Chat = list[JsonObject]
 """Messages in OpenAI's form."""
@@ -38,6 +39,11 @@ class Try:
     """Those of its calls, and the one that it claims; known with its texts."""
     user_ref: str | None = None
     """Whose it is; known with its texts."""
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether nothing learns from it: evaluation traffic, or a try whose policy changed in flight."""
+        return bool(self.arms & LEFT_OUT_ARMS)
 
 
 @dataclass(frozen=True, slots=True)
