@@ -10,7 +10,7 @@ from ratchet.bus.kv import Bucket, Entry
 from ratchet.core.contract.reward import RewardFunction
 from ratchet.reward_computer.domain.function import FunctionRecord
 from ratchet.reward_computer.domain.normalization import windows_key
-from ratchet.reward_computer.domain.reward import RewardSpec
+from ratchet.reward_computer.domain.reward import RewardSpec, named
 
 IN_FORCE = "in_force"
 
@@ -63,10 +63,10 @@ class Functions:
         accepted, own = await self.in_force(), self.configured
         if accepted.function != own.function or replace(accepted, calibrations={}).digest == own.digest:
             return None
-        name = f"{own.function.name}@{own.function.version}"
         return (
-            f"the settings describe {name} otherwise than it was accepted, and what was accepted is in force: raise"
-            " RATCHET_REWARD_FUNCTION_VERSION, then `ratchet rewards recompute` and `ratchet rewards accept`"
+            f"the settings describe {named(own.function)} otherwise than it was accepted, and what was accepted is in"
+            " force: raise RATCHET_REWARD_FUNCTION_VERSION, then `ratchet rewards recompute` and `ratchet rewards"
+            " accept`"
         )
 
 

@@ -27,6 +27,7 @@ from ratchet.reward_computer.domain.normalization import NO_PAST, NOTHING_YET, S
 from ratchet.reward_computer.domain.reward import (
     Circumstances,
     RewardSpec,
+    named,
     recorded_history,
     revision_of,
     reward_of,
@@ -198,11 +199,6 @@ class Recomputation:
             rewards = (await self.facts.rewards(keys[start : start + PAGE])).values()
             left += sum(all(one.reward_function != spec.function for one in own) for own in rewards)
         return left
-
-
-def named(function: RewardFunction) -> str:
-    """As people write it."""
-    return f"{function.name}@{function.version}"
 
 
 def _baseline(rewards: Sequence[Reward]) -> Stats:

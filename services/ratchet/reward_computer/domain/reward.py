@@ -91,8 +91,7 @@ class RewardSpec:
 
     def weights_of(self, role: str) -> Mapping[str, float]:
         """The weights of a role's components. A judge that people have not agreed with has none."""
-        weights = self.weights.get(role) or self.weights.get(DEFAULT_ROLE) or DEFAULT_WEIGHTS
-        judge = self.judge_of(role)
+        weights, judge = self._asked(role), self.judge_of(role)
         calibrated = judge is not None and self.calibrations.get(judge.digest, UNCALIBRATED).holds
         return weights if JUDGE not in weights or calibrated else {**weights, JUDGE: 0.0}
 
@@ -102,15 +101,17 @@ class RewardSpec:
 
     def judge_of(self, role: str) -> JudgeProfile | None:
         """Who judges a role's trajectories; None where nothing counts what a judge says."""
-        weights = self.weights.get(role) or self.weights.get(DEFAULT_ROLE) or DEFAULT_WEIGHTS
-        return (self.judges.get(role) or self.judges.get(DEFAULT_ROLE)) if JUDGE in weights else None
+        return (self.judges.get(role) or self.judges.get(DEFAULT_ROLE)) if JUDGE in self._asked(role) else None
 
     def reward_model_of(self, role: str) -> str | None:
         """The digest of a role's reward model; None where nothing counts what it says."""
-        weights = self.weights.get(role) or self.weights.get(DEFAULT_ROLE) or DEFAULT_WEIGHTS
-        return (
-            (self.reward_models.get(role) or self.reward_models.get(DEFAULT_ROLE)) if REWARD_MODEL in weights else None
-        )
+        if REWARD_MODEL not in self._asked(role):
+            return None
+        return self.reward_models.get(role) or self.reward_models.get(DEFAULT_ROLE)
+
+    def _asked(self, role: str) -> Mapping[str, float]:
+        """The weights that the settings give a role's components."""
+        return self.weights.get(role) or self.weights.get(DEFAULT_ROLE) or DEFAULT_WEIGHTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,7 @@ def reward_of(spec: RewardSpec, evidence: Evidence, when: Circumstances) -> Rewa
         total_reward=total,
         reward_type="dense" if spec.dense else "sparse",
         metadata=RewardMetadata(
-            evaluator=f"reward_computer {function.name}@{function.version}",
+            evaluator=f"reward_computer {named(function)}",
             evaluation_method=_method([assessments[name] for name, share in shares.items() if share > 0]),
             confidence=_mean({name: assessment.confidence for name, assessment in assessments.items()}, shares),
             digests=digests,
@@ -187,6 +188,11 @@ def turn_rewards(turns: Sequence[TrajectoryTurn], total: float) -> list[TurnRewa
         shares = [total / sum(paid) if is_paid else 0.0 for is_paid in paid]
     shares[-1] += total - math.fsum(shares)
     return [TurnReward(turn_id=turn.turn_id, reward=share) for turn, share in zip(turns, shares, strict=True)]
+
+
+def named(function: RewardFunction) -> str:
+    """As people write it."""
+    return f"{function.name}@{function.version}"
 
 
 def reward_id(trajectory: Trajectory, function: RewardFunction, revision: int) -> str:
