@@ -161,7 +161,7 @@ class Scenario:
             with self._progress.step(
                 "a bad policy is imported, which imitates a clerk who turns the rules round", GATE
             ):
-                # Offer the bad policy of the package as any other adapter is offered; returns its digest.
+                # The bad policy of the package is offered as any other adapter is.
                 assert self._base is not None  # noqa: S101 - it is the base that the first policy began with
                 with tempfile.TemporaryDirectory(prefix="ratchet-bad-") as folder:
                     await asyncio.to_thread(copy_bad_policy, Path(folder))

@@ -96,7 +96,7 @@ class Replay:
             trajectories = (await asyncio.to_thread(self.snapshots.consumed, digests)).trajectories
         except (NotFound, DigestMismatch, Rejected) as error:
             raise Conflict(f"what {line[0].name} and its ancestors learned from cannot be read: {error}") from error
-        # The tasks of trajectories. Raises `Conflict` when some are not stored any more, or they are too many.
+        # Tasks are known of trajectories that are stored still.
         if len(trajectories) > MOST_CONSUMED:
             raise Conflict(f"the lineage learned from {len(trajectories)} trajectories, more than {MOST_CONSUMED}")
         stored = await self.history.trajectories(role, sorted(trajectories))
