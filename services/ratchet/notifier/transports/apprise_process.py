@@ -13,7 +13,6 @@ import resource
 import signal
 import sys
 
-import apprise
 import msgspec
 
 MEMORY_BYTES = 1 << 30
@@ -54,6 +53,8 @@ class _Statuses(logging.Handler):
 
 def main() -> int:
     """Send, and say what became of it."""
+    import apprise  # noqa: PLC0415 - the notifier itself, which writes `Message`, does without
+
     message = msgspec.json.decode(sys.stdin.buffer.read(), type=Message)
     signal.alarm(message.seconds)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))

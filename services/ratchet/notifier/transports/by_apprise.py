@@ -12,15 +12,11 @@ import msgspec
 from ratchet.core.contract.notifications import FIRING, Notification
 from ratchet.core.service.settings import PREFIX
 from ratchet.notifier.domain.texts import body_of, title_of, unmarked
+from ratchet.notifier.transports import apprise_process
+from ratchet.notifier.transports.apprise_process import Message, Outcome
 from ratchet.notifier.transports.base import ATTEMPT_S
 
-PROGRAM = "ratchet.notifier.transports.apprise_process"
 KINDS = {"critical": "failure", "warning": "warning", "info": "info"}
-
-
-class _Outcome(msgspec.Struct):
-    taken: bool
-    status: str | None = None
 
 
 class ByApprise:
@@ -32,16 +28,16 @@ class ByApprise:
     async def send(self, message_id: str, notification: Notification) -> str | None:  # noqa: ARG002 - `Transport`
         """See `Transport`."""
         first = notification.alerts[0]
-        message = {
-            "url": self._url,
-            "title": unmarked(f"Ratchet: {title_of(notification)}"),
-            "body": body_of(notification),
-            "kind": KINDS.get(first.severity, "failure") if first.state == FIRING else "success",
-            "seconds": int(ATTEMPT_S) + 5,
-        }
+        message = Message(
+            url=self._url,
+            title=unmarked(f"Ratchet: {title_of(notification)}"),
+            body=body_of(notification),
+            kind=KINDS.get(first.severity, "failure") if first.state == FIRING else "success",
+            seconds=int(ATTEMPT_S) + 5,
+        )
         own = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", PROGRAM),
+            *(sys.executable, "-m", apprise_process.__name__),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
@@ -50,7 +46,7 @@ class ByApprise:
         try:
             async with asyncio.timeout(ATTEMPT_S):
                 answered, _ = await process.communicate(msgspec.json.encode(message))
-            outcome = msgspec.json.decode(answered, type=_Outcome)
+            outcome = msgspec.json.decode(answered, type=Outcome)
         except TimeoutError:
             return f"no answer within {ATTEMPT_S:g} s"
         except msgspec.DecodeError:
