@@ -113,13 +113,11 @@ class Notifier:
         unread = self._followed.unread is not None and self._broker.connected is not None
         return None if unread else self._followed.book
 
-    def _notice(self, alert: Alert) -> None:
-        self._followed.book.add(alert)
-        for delivery in self._deliveries:
-            delivery.wake()
-
     def _changed(self) -> None:
-        for alert in self._alerts.pending:
+        self._notice(*self._alerts.pending)
+
+    def _notice(self, *alerts: Alert) -> None:
+        for alert in alerts:
             self._followed.book.add(alert)
         for delivery in self._deliveries:
             delivery.wake()

@@ -28,7 +28,7 @@ SECRET_BYTES = range(24, 65)
 
 def _role(role: str) -> str:
     if not ROLE.fullmatch(role):
-        raise ValueError(f"{role!r} is no role")
+        raise ValueError(f"{role!r} cannot be a role's name")
     return role
 
 
