@@ -13,7 +13,7 @@ import pytest
 from ratchet.core.contract import Alert, named_id
 from ratchet.core.contract.notifications import FIRING, MOST_ALERTS, RESOLVED, NotifiedAlert, Receiver
 from ratchet.core.rules.alert_book import MOST, AlertBook
-from ratchet.notifier.domain import deliveries
+from ratchet.core.rules.notifications import SEVERITIES
 from ratchet.notifier.domain.deliveries import (
     GIVE_UP,
     LONGEST_PAUSE,
@@ -230,7 +230,7 @@ def test_no_end_is_sent_without_its_alert_whatever_happens(seed: int) -> None:
     inbox, now, open_keys = Inbox(replace(RULES, quiet=quiet_hours("16:00-17:00"))), NOW, set[str]()
     for number in range(400):
         now += timedelta(seconds=draw.choice([1, 40, 600, -300]))
-        key, severity = draw.choice("abc"), draw.choice(deliveries.SEVERITIES)
+        key, severity = draw.choice("abc"), draw.choice(SEVERITIES)
         event = alert(key, number, severity, cleared=draw.random() < 0.4, at=now)
         for state, changed in inbox.hear(event, at=now):
             assert state == FIRING or changed in open_keys

@@ -29,10 +29,10 @@ from ratchet.core.contract.notifications import (
     Sent,
 )
 from ratchet.core.rules.alert_book import MOST, RECENTLY, Noticed
+from ratchet.core.rules.notifications import SEVERITIES
 from ratchet.notifier.domain.quiet_hours import QuietHours
 from ratchet.notifier.domain.texts import plain, title_of
 
-SEVERITIES = ("info", "warning", "critical")
 SPACING = timedelta(seconds=30)
 """Between two notifications of a receiver: what comes meanwhile goes together."""
 CLAIM = timedelta(seconds=30)
@@ -72,7 +72,7 @@ class Rules:
 
     def hold_back(self, severity: str, now: datetime) -> bool:
         """Whether it is quiet for such an alert."""
-        return severity != SEVERITIES[-1] and self.quiet is not None and self.quiet.cover(now)
+        return severity != SEVERITIES[0] and self.quiet is not None and self.quiet.cover(now)
 
 
 def due(receiver: Receiver, noticed: Iterable[Noticed], rules: Rules, now: datetime) -> list[NotifiedAlert]:
@@ -156,7 +156,7 @@ def failed(receiver: Receiver, outgoing: Outgoing, reason: str, rules: Rules, no
 
 def _rank(severity: str) -> int:
     """A severity that is not known is taken for the worst one."""
-    return SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES) - 1
+    return -SEVERITIES.index(severity) if severity in SEVERITIES else 0
 
 
 def _within(since: datetime, span: timedelta, now: datetime) -> bool:
