@@ -18,7 +18,7 @@ from ratchet.bus.testing import eventually
 from ratchet.core.preferences.clickhouse_stored import Selection, StoredPreferences
 from ratchet.core.service.settings import SharedSettings
 from tests.support.command_lines import Shell, shell
-from tests.support.coordinator import ROLE, coordinating, stored
+from tests.support.coordinator import ROLE, Workshop, coordinating, stored
 from tests.support.preferences import tries
 from tests.support.running import connected, prepared_objects, prepared_warehouse
 from tests.support.servers import variables
@@ -112,9 +112,11 @@ async def check_exported(ratchet: Shell, exported: Path) -> None:
     assert (back["report"]["done"]["published"], back["report"]["done"]["present"]) == (0, 10)
 
 
-async def test_a_snapshot_is_explained_built_shown_and_exported(
-    shared_settings: SharedSettings, bus: Bus, ratchet: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+async def workshop(
+    shared_settings: SharedSettings, bus: Bus, ratchet: Shell, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Workshop]:
+    """A coordinator, and seven stored pairs."""
     async with (
         stored(shared_settings, bus, tries()),
         coordinating(shared_settings, bus, minimum_rows=3) as workshop,
@@ -122,52 +124,63 @@ async def test_a_snapshot_is_explained_built_shown_and_exported(
         monkeypatch.setenv("RATCHET_COORDINATOR_URL", str(workshop.api.base_url))
         await ratchet("preferences", "derive")
         await there(shared_settings, 7)
-        asked = ("dataset", "explain", "--role", ROLE, "--algorithm")
-        assert (await ratchet.json(*asked, "dpo"))["preview"]["refused"] is None
-        assert "a job would be refused: role support has no stored" in await ratchet(*asked, "kto")
-        none = "role support has no stored trajectory with a reward and thumbs within the last 90 days"
-        assert (await ratchet.json(*asked, "kto"))["preview"]["refused"] == none
-        assert "does nothing for dpo" in await ratchet(*asked, "dpo", "--min-reward", "0.5", code=1)
-        sft = (await ratchet.json(*asked, "sft", "--min-reward", "0.5"))["preview"]
-        assert (sft["rows"], sft["left_out"], sft["refused"]) == (7, {"below_min_reward": 6}, None)
-        build = ("dataset", "build", "--role", ROLE, "--algorithm", "dpo")
-        assert (await ratchet.json(*build, "--dry-run"))["body"]["algorithm"] == "dpo"
-        assert "min_human_share 1 leaves none" in await ratchet(*build, "--min-human-share", "1", code=1)
-        copied = tmp_path / "copied"
-        built = await ratchet.json(*build, "-o", str(copied))
-        assert pq.read_table(copied / "rows.parquet").num_rows == built["manifest"]["rows"] == 7
-        assert hashlib.sha256((copied / "manifest.json").read_bytes()).hexdigest() == built["digest"]
-        from tests.support.tiny_models import write_tokenizer  # noqa: PLC0415 - torch
+        yield workshop
 
-        write_tokenizer(tmp_path, ["Where is it? It is here."])
-        explained = await ratchet.json("dataset", "explain", built["uri"], "--model", str(tmp_path))
-        assert explained["chats"]["answers"] == 14
-        assert explained["findings"] == []
-        assert "among the newest, at most 1000 pairs" in explained["every_row"]
-        assert "every row: this line of policies has not learned from it" in await ratchet(
-            "dataset", "explain", built["uri"], "--model", str(tmp_path)
-        )
-        short = await ratchet.json(*asked, "dpo", "--model", str(tmp_path), "--row-tokens", "12")
-        assert any("lose their end" in finding for finding in short["findings"])
-        taken = await ratchet.json(
-            "train", ROLE, "--algorithm", "dpo", "--base-model", "org/model", "--snapshot", built["uri"], "--dry-run"
-        )
-        assert taken["body"]["dataset"]["snapshot"]["digest"] == built["digest"]
-        assert (await workshop.api.get("/v1/jobs")).json()["jobs"] == []
 
-        job = await workshop.ask(algorithm="dpo")
-        await workshop.dispatched(job["training_job_id"])
-        shown = await ratchet.json("dataset", "show", job["training_job_id"])
-        assert (shown["manifest"]["format"], shown["manifest"]["raters"]) == ("pairs", {"verified-outcome": 7})
-        assert "verified-outcome 7" in await ratchet("dataset", "show", shown["uri"])
-        lines, parquet = tmp_path / "rows.jsonl", tmp_path / "rows.parquet"
-        assert (await ratchet.json("dataset", "export", shown["uri"], "-o", str(lines)))["rows"] == 7
-        await ratchet("dataset", "export", job["training_job_id"], "-o", str(parquet))
-        rows = [json.loads(line) for line in lines.read_text().splitlines()]
-        assert [row["preference_id"] for row in rows] == shown["manifest"]["preferences"]
-        assert rows[0]["rejected"] == [{"role": "assistant", "content": "I do not know."}]
-        assert pq.read_table(parquet).num_rows == 7
-        assert "must end in" in await ratchet("dataset", "export", "nothing", "-o", "rows.csv", code=2)
-        wrong = shown["uri"].replace(shown["digest"], "0" * 64)
-        assert "no such object" in await ratchet("dataset", "show", wrong, code=1)
-        assert "no such job" in await ratchet("dataset", "show", "nothing", code=1)
+@pytest.mark.usefixtures("workshop")
+async def test_dataset_explain_says_what_a_job_would_learn_from(ratchet: Shell) -> None:
+    asked = ("dataset", "explain", "--role", ROLE, "--algorithm")
+    assert (await ratchet.json(*asked, "dpo"))["preview"]["refused"] is None
+    assert "a job would be refused: role support has no stored" in await ratchet(*asked, "kto")
+    none = "role support has no stored trajectory with a reward and thumbs within the last 90 days"
+    assert (await ratchet.json(*asked, "kto"))["preview"]["refused"] == none
+    assert "does nothing for dpo" in await ratchet(*asked, "dpo", "--min-reward", "0.5", code=1)
+    sft = (await ratchet.json(*asked, "sft", "--min-reward", "0.5"))["preview"]
+    assert (sft["rows"], sft["left_out"], sft["refused"]) == (7, {"below_min_reward": 6}, None)
+
+
+async def test_a_snapshot_is_built_and_explained_without_a_job(
+    workshop: Workshop, ratchet: Shell, tmp_path: Path
+) -> None:
+    build = ("dataset", "build", "--role", ROLE, "--algorithm", "dpo")
+    assert (await ratchet.json(*build, "--dry-run"))["body"]["algorithm"] == "dpo"
+    assert "min_human_share 1 leaves none" in await ratchet(*build, "--min-human-share", "1", code=1)
+    copied = tmp_path / "copied"
+    built = await ratchet.json(*build, "-o", str(copied))
+    assert pq.read_table(copied / "rows.parquet").num_rows == built["manifest"]["rows"] == 7
+    assert hashlib.sha256((copied / "manifest.json").read_bytes()).hexdigest() == built["digest"]
+    from tests.support.tiny_models import write_tokenizer  # noqa: PLC0415 - torch
+
+    write_tokenizer(tmp_path, ["Where is it? It is here."])
+    explain = ("dataset", "explain", built["uri"], "--model", str(tmp_path))
+    explained = await ratchet.json(*explain)
+    assert (explained["chats"]["answers"], explained["findings"]) == (14, [])
+    assert "among the newest, at most 1000 pairs" in explained["every_row"]
+    assert "every row: this line of policies has not learned from it" in await ratchet(*explain)
+    cut = ("--role", ROLE, "--algorithm", "dpo", "--model", str(tmp_path), "--row-tokens", "12")
+    short = await ratchet.json("dataset", "explain", *cut)
+    assert any("lose their end" in finding for finding in short["findings"])
+    taken = await ratchet.json(
+        "train", ROLE, "--algorithm", "dpo", "--base-model", "org/model", "--snapshot", built["uri"], "--dry-run"
+    )
+    assert taken["body"]["dataset"]["snapshot"]["digest"] == built["digest"]
+    assert (await workshop.api.get("/v1/jobs")).json()["jobs"] == []
+
+
+async def test_the_snapshot_of_a_job_is_shown_and_exported(workshop: Workshop, ratchet: Shell, tmp_path: Path) -> None:
+    job = await workshop.ask(algorithm="dpo")
+    await workshop.dispatched(job["training_job_id"])
+    shown = await ratchet.json("dataset", "show", job["training_job_id"])
+    assert (shown["manifest"]["format"], shown["manifest"]["raters"]) == ("pairs", {"verified-outcome": 7})
+    assert "verified-outcome 7" in await ratchet("dataset", "show", shown["uri"])
+    lines, parquet = tmp_path / "rows.jsonl", tmp_path / "rows.parquet"
+    assert (await ratchet.json("dataset", "export", shown["uri"], "-o", str(lines)))["rows"] == 7
+    await ratchet("dataset", "export", job["training_job_id"], "-o", str(parquet))
+    rows = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert [row["preference_id"] for row in rows] == shown["manifest"]["preferences"]
+    assert rows[0]["rejected"] == [{"role": "assistant", "content": "I do not know."}]
+    assert pq.read_table(parquet).num_rows == 7
+    assert "must end in" in await ratchet("dataset", "export", "nothing", "-o", "rows.csv", code=2)
+    wrong = shown["uri"].replace(shown["digest"], "0" * 64)
+    assert "no such object" in await ratchet("dataset", "show", wrong, code=1)
+    assert "no such job" in await ratchet("dataset", "show", "nothing", code=1)
