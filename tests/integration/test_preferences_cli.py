@@ -128,7 +128,7 @@ async def workshop(
 
 
 @pytest.mark.usefixtures("workshop")
-async def test_dataset_explain_says_what_a_job_would_learn_from(ratchet: Shell) -> None:
+async def test_dataset_explain_shows_what_a_job_would_learn_from(ratchet: Shell) -> None:
     asked = ("dataset", "explain", "--role", ROLE, "--algorithm")
     assert (await ratchet.json(*asked, "dpo"))["preview"]["refused"] is None
     assert "a job would be refused: role support has no stored" in await ratchet(*asked, "kto")
