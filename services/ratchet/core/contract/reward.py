@@ -11,7 +11,19 @@ from msgspec import Meta
 
 from ratchet.bus.message import JsonObject, Value, named_id
 from ratchet.core.contract.roles import DEFAULT_ROLE, RoleMessage
-from ratchet.core.contract.values import DOMAINS, Amount, Count, Ordinal, Role, Sha256, Share, Uuid, listed, matching
+from ratchet.core.contract.values import (
+    DOMAINS,
+    Amount,
+    Count,
+    KeyId,
+    Ordinal,
+    Role,
+    Sha256,
+    Share,
+    UserRef,
+    Uuid,
+    listed,
+)
 
 KINDS = ("thumbs", "rating", "correction", "abandoned", "comment", "metric", "update", "judgement")
 """Kinds of feedback."""
@@ -181,12 +193,12 @@ class Feedback(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
     subject."""
     value: float | bool | str | None = None
     """thumbs: true/false; rating: 0..5 stars; metric: a number; comment and correction: text; judgement: 0..1."""
-    user_ref: Annotated[str, matching(r"^[A-Za-z0-9_.:+/=-]{1,128}$")] | None = None
+    user_ref: UserRef | None = None
     """Keyed hash of the end user, never the raw id: opting out and unlearning find the user's data by it."""
     source: Annotated[str, Meta(examples=["chat-widget", "console", "import"])] | None = None
     rater: str | None = None
     """Who gave it, when it was not the end user."""
-    key_id: Annotated[str, matching(r"^[A-Za-z0-9_.-]{1,64}$")] | None = None
+    key_id: KeyId | None = None
     """The API key that it came with."""
     reasoning: str | None = None
     """Of a judgement: the judge's words."""

@@ -10,9 +10,20 @@ from msgspec import Meta
 from ratchet.bus.message import JsonObject, Value, named_id
 from ratchet.core.contract.roles import DEFAULT_ROLE, RoleMessage
 from ratchet.core.contract.turn import Provider, Sampling, Usage
-from ratchet.core.contract.values import NULLABLE, Amount, Count, Role, Text, Uuid, listed, matching
+from ratchet.core.contract.values import (
+    NULLABLE,
+    Amount,
+    Count,
+    KeyId,
+    Role,
+    SpanId,
+    Text,
+    TraceId,
+    UserRef,
+    Uuid,
+    listed,
+)
 
-SpanId = Annotated[str, matching(r"^[0-9a-f]{16}$")]
 INFERENCE, TOOL, AGENT, OTHER = "inference", "tool", "agent", "other"
 """What a span is about; `other` are the spans between, which only link the rest."""
 
@@ -45,7 +56,7 @@ class Span(Value, frozen=True, kw_only=True, omit_defaults=True):
     span_id: SpanId
     parent_span_id: SpanId | None = None
     name: str = ""
-    kind: Annotated[str, listed("inference", "tool", "agent", "other")] | None = None
+    kind: Annotated[str, listed(INFERENCE, TOOL, AGENT, OTHER)] | None = None
     """`inference` (a model call), `tool`, `agent` or `other`; absent where only an event came that does not say it."""
     started_at: datetime | None = None
     ended_at: datetime | None = None
@@ -57,7 +68,7 @@ class Span(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Name of the agent that it belongs to."""
     session: str | None = None
     """Conversation or session of the host application."""
-    user_ref: Annotated[str, matching(r"^[A-Za-z0-9_.:+/=-]{1,128}$")] | None = None
+    user_ref: UserRef | None = None
     """Keyed hash of the end user."""
     provider: Provider | None = None
     """Which model answered, and the provider's id of the answer."""
@@ -92,14 +103,14 @@ class Spans(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
 
     batch_id: Uuid
     """Of role, trace, service and content: what is sent again has the same id."""
-    trace_id: Annotated[str, matching(r"^[0-9a-f]{32}$")]
+    trace_id: TraceId
     spans: Annotated[list[Span], Meta(min_length=1)]
     role: Role = DEFAULT_ROLE
     """The role this belongs to; it is published on the subject of the same role. Absent means `default`, the bare
     subject."""
     service: str = ""
     """`service.name` of the sender: another service's span of the same id is another span."""
-    key_id: Annotated[str, matching(r"^[A-Za-z0-9_.-]{1,64}$")] | None = None
+    key_id: KeyId | None = None
     """Id of the API key that they came with, never the key."""
 
     @property

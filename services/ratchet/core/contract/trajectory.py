@@ -27,6 +27,7 @@ from ratchet.core.contract.values import (
     Sha256OrNone,
     Share,
     Text,
+    UserRef,
     Uuid,
     listed,
     matching,
@@ -179,7 +180,7 @@ class Trajectory(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
     subject."""
     subordinate_profile: Annotated[Annotated[str, Meta(examples=[*PROFILES, None])] | None, NULLABLE] = None
     """Which kind of sub-agent this was; null or absent for a main agent. Open: any profile of your own."""
-    user_ref: Annotated[str, matching(r"^[A-Za-z0-9_.:+/=-]{1,128}$")] | None = None
+    user_ref: UserRef | None = None
     """Keyed hash of the end user, never the raw id: opting out and unlearning find the user's data by it."""
     outcome: Outcome | None = None
     policy: PolicyClaim | None = None
@@ -221,7 +222,7 @@ class TrajectoryEnd(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
     session_id: str | None = None
     """Conversation or run of the host application."""
     agent_id: str | None = None
-    user_ref: Annotated[str, matching(r"^[A-Za-z0-9_.:+/=-]{1,128}$")] | None = None
+    user_ref: UserRef | None = None
     """Keyed hash of the end user, never the raw id: opting out and unlearning find the user's data by it."""
     subordinate_profile: Annotated[Annotated[str, Meta(examples=[*PROFILES, None])] | None, NULLABLE] = None
     """Which kind of sub-agent this was; null or absent for a main agent. Open: any profile of your own."""

@@ -15,6 +15,7 @@ from ratchet.core.contract.values import (
     Amount,
     Candidates,
     Count,
+    KeyId,
     Nucleus,
     Ordinal,
     Penalty,
@@ -22,6 +23,9 @@ from ratchet.core.contract.values import (
     Role,
     Sha256,
     Share,
+    SpanId,
+    TraceId,
+    UserRef,
     Uuid,
     listed,
     matching,
@@ -104,7 +108,7 @@ class EngineInfo(Value, frozen=True, kw_only=True, omit_defaults=True):
     version: str | None = None
     replica: Annotated[str, Meta(examples=["gpu-1:8000"])] | None = None
     """Which one of the engine's answered, or failed last."""
-    fault: Annotated[str, listed("unserved", "broke", "no_model")] | None = None
+    fault: Annotated[str, listed(UNSERVED, BROKE, NO_MODEL)] | None = None
     """What the engine did wrong, where the call failed by it: `unserved`, `broke`, or `no_model`: the server does not
     have the model that the bundle names."""
 
@@ -135,9 +139,9 @@ class Provider(Value, frozen=True, kw_only=True, omit_defaults=True):
 class Trace(Value, frozen=True, kw_only=True, omit_defaults=True):
     """The agent's OpenTelemetry context, as it came with the request."""
 
-    trace_id: Annotated[str, matching(r"^[0-9a-f]{32}$")]
+    trace_id: TraceId
     """Id of the trace, lower-case hexadecimal."""
-    span_id: Annotated[str, matching(r"^[0-9a-f]{16}$")]
+    span_id: SpanId
     """Id of the agent's span that made the call, lower-case hexadecimal."""
     baggage: str | None = None
     """The `baggage` header, redacted."""
@@ -197,7 +201,7 @@ class TurnSummary(Value, frozen=True, kw_only=True, omit_defaults=True):
     cancelled: bool = False
     """Whether the agent went away before it had the answer."""
     latency_ms: Amount | None = None
-    fault: Annotated[str, listed("unserved", "broke", "no_model")] | None = None
+    fault: Annotated[str, listed(UNSERVED, BROKE, NO_MODEL)] | None = None
     """What the engine did wrong, as in `EngineInfo`."""
     unapplied: bool = False
     """Whether the agent had asked for the policy's bundle, and this call does not say that it has applied it."""
@@ -246,7 +250,7 @@ class Turn(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
     session_id: str | None = None
     """Conversation or run of the host application."""
     agent_id: str | None = None
-    user_ref: Annotated[str, matching(r"^[A-Za-z0-9_.:+/=-]{1,128}$")] | None = None
+    user_ref: UserRef | None = None
     """Keyed hash of the end user, never the raw id: opting out and unlearning find the user's data by it."""
     attempt: Ordinal = 1
     """1 for the first try of this call that ended, then 2, 3 ..."""
@@ -283,7 +287,7 @@ class Turn(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
     """The name that the agent gave the trajectory, where that is no UUID."""
     api: Annotated[str, listed("chat", "completion", "responses", "messages")] | None = None
     """`chat`, `completion`, `responses` or `messages`."""
-    key_id: Annotated[str, matching(r"^[A-Za-z0-9_.-]{1,64}$")] | None = None
+    key_id: KeyId | None = None
     """Id of the API key that the agent called with, never the key."""
     trace: Trace | None = None
     """The agent's OpenTelemetry context, as it came with the request (W3C Trace Context and Baggage)."""

@@ -32,6 +32,12 @@ Candidates = Annotated[int, Meta(ge=-1)]
 """`top_k`; 0 or -1 is off."""
 Penalty = Annotated[float, Meta(le=2, ge=-2)]
 """OpenAI's presence or frequency penalty; 0 is off."""
+UserRef = Annotated[str, matching(r"^[A-Za-z0-9_.:+/=-]{1,128}$")]
+"""Keyed hash of an end user."""
+KeyId = Annotated[str, matching(r"^[A-Za-z0-9_.-]{1,64}$")]
+"""Names an API key, and is not the key."""
+TraceId = Annotated[str, matching(r"^[0-9a-f]{32}$")]
+SpanId = Annotated[str, matching(r"^[0-9a-f]{16}$")]
 
 NULLABLE = Meta(extra_json_schema={"nullable": True})
 """Of a member that may be `null`, beside being absent."""
