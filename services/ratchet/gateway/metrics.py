@@ -76,8 +76,9 @@ def unpublished() -> float:
 
 def answered() -> tuple[float, float]:
     """Completions that were answered, and those that failed by the gateway's or an engine's fault."""
-    failed = sum(sample.value for sample in _totals(CALLS) if sample.labels["status"] >= "500")
-    return sum(sample.value for sample in _totals(CALLS)) - failed, failed
+    calls = _totals(CALLS)
+    failed = sum(sample.value for sample in calls if sample.labels["status"] >= "500")
+    return sum(sample.value for sample in calls) - failed, failed
 
 
 def _totals(counter: Counter) -> list[Sample]:
