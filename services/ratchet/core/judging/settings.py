@@ -10,12 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ratchet.bus.kv import Bucket
 from ratchet.core.contract.roles import DEFAULT_ROLE
-from ratchet.core.contract.training import TokenPrices
+from ratchet.core.contract.training import CallBudget, TokenPrices
 from ratchet.core.judging.profile import JudgeProfile
 from ratchet.core.judging.questions import RUBRIC
 from ratchet.core.judging.spending import DailyLedger
 from ratchet.core.rules.arms import PINNED
-from ratchet.core.rules.call_budget import Amounts
+from ratchet.core.rules.call_budget import Amounts, limit_of
 from ratchet.core.service.engine_list import PriceSettings, key_in
 from ratchet.core.service.http_client import Peer, bearer
 from ratchet.core.service.settings import OptionalHttpAddress
@@ -68,7 +68,7 @@ class JudgeSettings(BaseModel):
 
     def ledger(self, bucket: Bucket[Amounts], name: str, now: Callable[[], datetime]) -> DailyLedger:
         """Its budget. `name`: whose judge it is, such as a role."""
-        limit = Amounts(calls=self.calls_per_day, tokens=float("inf"), usd=self.usd_per_day or float("inf"))
+        limit = limit_of(CallBudget(calls=self.calls_per_day, usd=self.usd_per_day))
         return DailyLedger(bucket, name, limit, now)
 
     def peer(self, gateway_url: str, gateway_key: str | None, environment: Mapping[str, str] = os.environ) -> Peer:
