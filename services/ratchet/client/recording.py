@@ -5,8 +5,6 @@ Nothing here waits for the network or a disk, and nothing raises into the agent 
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -23,6 +21,7 @@ from ratchet.core.contract import Feedback, JsonObject, Message, Preference
 from ratchet.core.contract.reward import SOURCES, preference_id
 from ratchet.core.contract.trajectory import TaskContext, TrajectoryMetadata
 from ratchet.core.errors import Rejected
+from ratchet.core.rules.texts import user_ref
 from ratchet.core.service.logs import failure
 
 log = structlog.get_logger()
@@ -95,9 +94,7 @@ class Recording:
         `group_key`: equal for several tries of one task. `trajectory_id`: the gateway's (`x-ratchet-trajectory`), when
         the agent's calls go through it. `user_id` is hashed with the key in the settings, and not sent without one.
         """
-        user_ref, key = None, self._settings.user_key
-        if user_id is not None and key is not None:  # keyed: equal users stay equal, and without the key are unknown
-            user_ref = hmac.new(key.get_secret_value().encode(), user_id.encode(), hashlib.sha256).hexdigest()
+        key = self._settings.user_key
         return TrajectoryRecorder(
             trajectory_id=trajectory_id or new_id(),
             agent=replace(self.agent, subordinate_profile=subordinate_profile or self.agent.subordinate_profile),
@@ -115,7 +112,7 @@ class Recording:
             new_id=new_id,
             now=self._now,
             parent_trajectory_id=parent_trajectory_id,
-            user_ref=user_ref,
+            user_ref=user_ref(key.get_secret_value() if key is not None else None, user_id),
             labels=plain(labels),
         )
 

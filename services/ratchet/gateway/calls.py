@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import hmac
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -22,7 +21,7 @@ from ratchet.core.errors import BadRequest, NotFound
 from ratchet.core.rules.access import Caller, KeyScope
 from ratchet.core.rules.arms import PINNED
 from ratchet.core.rules.chat.links import Digested
-from ratchet.core.rules.texts import NAME_CHARACTERS
+from ratchet.core.rules.texts import NAME_CHARACTERS, user_ref
 from ratchet.core.service.asgi import Request
 from ratchet.dialects.api_dialect import ApiDialect
 from ratchet.dialects.requests import ADAPTER_ID, CallRequest, end_user_of, read_fields, value_of
@@ -233,7 +232,8 @@ class CallOpener:
             at=int(at.timestamp()),
             trajectory_id=drawn.arm.trajectory_id,
         )
-        header = self._header(request, labels, drawn, at, self._user_ref(asked))
+        user = end_user_of(asked) if self.user_key is not None else None
+        header = self._header(request, labels, drawn, at, user_ref(self.user_key, user))
         composed_by, began = request.header(BUNDLE), time.perf_counter()
         return Call(dialect, call, sent, drawn.arm, drawn.recognised, drawn.choice, header, began, owner, composed_by)
 
@@ -284,12 +284,6 @@ class CallOpener:
             key_id=request.caller.key_id,
             trace=_trace_of(request),
         )
-
-    def _user_ref(self, asked: CallRequest) -> str | None:
-        user = end_user_of(asked) if self.user_key is not None else None
-        if user is None or self.user_key is None:
-            return None
-        return hmac.new(self.user_key.encode(), user.encode(), hashlib.sha256).hexdigest()
 
     def _assign(
         self,

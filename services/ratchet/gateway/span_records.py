@@ -6,11 +6,10 @@ one trace travel in as few messages as the broker takes.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 
 import msgspec
 
@@ -19,6 +18,7 @@ from ratchet.core.contract import named_id
 from ratchet.core.contract.spans import Span, Spans
 from ratchet.core.errors import BadRequest, InvalidMessage, Rejected
 from ratchet.core.rules.redaction import redact
+from ratchet.core.rules.texts import user_ref
 from ratchet.dialects.telemetry.names import SWITCH
 from ratchet.dialects.telemetry.otlp import LOGS, RawSpan, read_request
 from ratchet.dialects.telemetry.reading import is_kept, read_span
@@ -124,7 +124,7 @@ def _refusal(job: SpansJob, raw: RawSpan, role: str) -> str | None:
 
 def _readable(job: SpansJob, raw: RawSpan, role: str) -> Span:
     """The span, redacted, with its cost. Raises one of `_UNREADABLE`."""
-    span = read_span(raw, job.received_at, job.host, lambda user: _user_ref(job.user_key, user))
+    span = read_span(raw, job.received_at, job.host, partial(user_ref, job.user_key))
     if span.evaluations and role not in job.rated:
         span = msgspec.structs.replace(span, evaluations=None)
     price = job.prices.get(span.provider.model or "") if span.provider else None
@@ -136,10 +136,6 @@ def _readable(job: SpansJob, raw: RawSpan, role: str) -> Span:
     if not redacted.counts:
         return span
     return msgspec.convert({**redacted.value, **ids, "redactions": redacted.counts}, Span)
-
-
-def _user_ref(key: str | None, user: str) -> str | None:
-    return hmac.new(key.encode(), user.encode(), hashlib.sha256).hexdigest() if key is not None else None
 
 
 def _batch_of(role: str, trace_id: str, service: str, key_id: str | None, spans: list[Span]) -> Spans:

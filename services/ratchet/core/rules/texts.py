@@ -1,7 +1,9 @@
-"""Texts that people and agents write: when two are the same to their readers, and which names a trajectory."""
+"""Texts that people and agents write: when two are the same to their readers, what names a trajectory, or a user."""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import unicodedata
 import uuid
 
@@ -40,3 +42,13 @@ def id_of_name(name: str, key: str = "") -> str:
         return str(uuid.UUID(name))
     except ValueError:
         return named_id("trajectory", key, name) if key else named_id("trajectory", name)
+
+
+def user_ref(key: str | None, user: str | None) -> str | None:
+    """Keyed hash of an end user's name: equal users stay equal, and without the key are unknown; None without either.
+
+    Opting out and unlearning find a user's data by it, whichever way it came.
+    """
+    if key is None or user is None:
+        return None
+    return hmac.new(key.encode(), user.encode(), hashlib.sha256).hexdigest()
