@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from ratchet.canary_deployer.domain.paired import compare
 from ratchet.canary_deployer.domain.rollout_statistics import LiveStatistics, Statistics
 from ratchet.canary_deployer.domain.rules import Rules, Stage
-from ratchet.canary_deployer.domain.trajectories import Batch, Call, Compared, Event, Score, Started, Terms
+from ratchet.canary_deployer.domain.trajectories import Batch, Call, Compared, Event, Opinion, Score, Started, Terms
 
 Row = Sequence[object]
 
@@ -35,8 +35,12 @@ def _passes(draw: random.Random, tasks: int, stable: float, candidate: float) ->
     return compare(wins, 0.8, 0.05).passed, compare(wins, 0.95, 0.05).passed
 
 
-def processor_share(*, priced: bool, rate: int = 20, horizon_s: int = 1800, tick_s: float = 0.5) -> Iterator[Row]:
-    """Share of one core at `rate` trajectories a second when outcomes take up to the horizon: 36,000 are open."""
+def processor_share(
+    *, priced: bool = False, outcomes_s: int = 1800, complaints: float = 0.0, rate: int = 20, tick_s: float = 0.5
+) -> Iterator[Row]:
+    """Share of one core at `rate` trajectories a second when outcomes take up to `outcomes_s`: at the horizon 36,000
+    are open. Users complain of so many."""
+    horizon_s = 1800
     rules, compared = (
         Rules(stages=(Stage(0.1, 0, 0),), horizon_s=float(horizon_s)),
         Compared("r", 1, 2, frozenset({0.1})),
@@ -55,14 +59,16 @@ def processor_share(*, priced: bool, rate: int = 20, horizon_s: int = 1800, tick
             name, arm, version = f"t{number}", "canary" if canary else "stable", 2 if canary else 1
             started.append(Started(name, at, arm, version, 0.1, "r", Terms(0.3, 0.3, 0.3, 0.5, 900.0)))
             started.append(Call(name, at, True, arm, version, False, 900.0, cost_usd=0.04))
-            scored_at = at + draw.uniform(0, horizon_s)
+            scored_at = at + draw.uniform(0, outcomes_s)
             ends.append(Score(name, scored_at, draw.random() > 0.3, draw.random(), False))
+            if complaints and draw.random() < complaints:
+                ends.append(Opinion(name, at + draw.uniform(0, 600), bad=True))
         now += seconds
         due = [end for end in ends if end.at <= now]
         ends[:] = [end for end in ends if end.at > now]
         return Batch([*started, *due], now)
 
-    for _ in range(horizon_s // 60):
+    for _ in range(horizon_s // 60 + (outcomes_s < horizon_s)):
         watching.fold(arriving(60.0), compared, rules)
     watching.record(0.1)
     batches = [arriving(tick_s) for _ in range(40)]
@@ -104,6 +110,8 @@ def main() -> None:
     heads = ("trajectories open", "fold, ms a tick", "weigh, ms a tick", "share of a core")
     table("Statistics at 20 trajectories a second, a tick every .5 s", heads, processor_share(priced=False))
     table("The same, with cost", heads, processor_share(priced=True))
+    table("Outcomes within a minute", heads, processor_share(outcomes_s=60))
+    table("The same, and 3 % are complained of", heads, processor_share(outcomes_s=60, complaints=0.03))
 
 
 if __name__ == "__main__":

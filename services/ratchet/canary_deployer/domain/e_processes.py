@@ -186,20 +186,16 @@ class Products:
     """[..., n, stakes]."""
     highest: Floats
     """The largest of each stake, [..., 1, stakes]: no mixture of them has a larger prefix than theirs."""
-    rise: bool
-    """Whether any of them does: else no prefix that ends in the block has a larger e-value than one before it."""
 
     @classmethod
     def of(cls, factors: Sequence[Floats]) -> Products:
         """Of the factors [..., n, stakes] of several harms."""
-        running = running_products(np.concatenate(factors, axis=-1))
-        return cls.of_running(running)
+        return cls.of_running(running_products(np.concatenate(factors, axis=-1)))
 
     @classmethod
     def of_running(cls, running: Floats) -> Products:
         """Of products that are made."""
-        highest = running.max(axis=-2, keepdims=True)
-        return cls(running, highest, bool((highest > 1).any()))
+        return cls(running, running.max(axis=-2, keepdims=True))
 
 
 def largest_prefix(
@@ -211,11 +207,20 @@ def largest_prefix(
     one are left out of the products.
     """
     largest = capital @ mixtures + reserve(block)
-    for part in products:
-        running, highest = part.running[..., first_stake:], part.highest[..., first_stake:]
-        if part.rise and (prefix_values(highest, capital, mixtures, block)[..., 0, :] > largest).any():
-            largest = np.maximum(largest, prefix_values(running, capital, mixtures, block).max(axis=-2))
-        capital, block = grown_capital(capital, running[..., -1, :], block), block + 1
+    if not products:
+        return largest
+    each = [capital]
+    for number, part in enumerate(products[:-1], block):
+        each.append(grown_capital(each[-1], part.running[..., -1, first_stake:], number))
+    highest = np.concatenate([part.highest[..., first_stake:] for part in products], axis=-2)
+    reserves = np.array([reserve(number) for number in range(block, block + len(products))])
+    bounds = (highest * np.stack(each, axis=-2)) @ mixtures + reserves[:, None]
+    higher = (bounds > largest[..., None, :]).any(axis=(*range(bounds.ndim - 2), -1))
+    for place in np.flatnonzero(higher).tolist():
+        if (bounds[..., place, :] > largest).any():
+            running = products[place].running[..., first_stake:]
+            values = prefix_values(running, each[place], mixtures, block + place)
+            largest = np.maximum(largest, values.max(axis=-2))
     return largest
 
 
