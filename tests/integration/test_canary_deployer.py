@@ -169,6 +169,18 @@ async def test_a_rollback_reaches_the_route(nats: Broker, s3: RunningServer, tmp
 
 
 @pytest.mark.timeout(180)
+async def test_a_canary_that_users_complain_of_is_rolled_back(nats: Broker, s3: RunningServer, tmp_path: Path) -> None:
+    async with stage(nats, s3, tmp_path, (0.9, 0.9), horizon_s=1.0) as test, running_app(build(test.settings)):
+        await test.finish_job(1)
+        await test.stage_is(1, "stable")
+        await test.finish_job(2)
+        await test.stage_is(2, "canary")
+        await Traffic(test.bus, {1: 1.0, 2: 1.0}, complained_of=frozenset({2})).play(120)
+        ended = await test.stage_is(2, "rolled_back")
+        assert ended.reason is not None
+        assert ended.reason.startswith("more complaints than the margin: e-value")
+
+
 async def test_a_killed_deployer_resumes_the_same_stage_and_the_same_statistics(
     nats: Broker, s3: RunningServer, tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ import msgspec
 from ratchet.canary_deployer.domain.rollout import Rollout, State, Verdict
 from ratchet.canary_deployer.domain.rollout_statistics import ChunkName, LiveStatistics, Statistics
 from ratchet.canary_deployer.domain.rules import Rules, Stage
-from ratchet.canary_deployer.domain.trajectories import Batch, Call, Chunk, Event, Score, Started, Terms
+from ratchet.canary_deployer.domain.trajectories import Batch, Call, Chunk, Event, Opinion, Score, Started, Terms
 from ratchet.canary_deployer.domain.verdicts import decide
 from ratchet.core.contract.state import WeightStep
 from tests.support.canary_simulation import Ends, ends_of, running_record
@@ -42,6 +42,8 @@ class Disturbed:
     """Share of messages that come again, up to 50 s later."""
     revised: float = 0.2
     """Share of rewards whose next revision says the opposite, up to 200 s later."""
+    complaints: tuple[float, float] = (0.1, 0.1)
+    """Share of trajectories of stable and canary of which their users complain, sooner or later than the horizon."""
     restarts: float = 0.3
     """Share of looks after which the deployer dies before it has saved."""
 
@@ -113,6 +115,10 @@ class _Rollout:
         if draw.random() < scene.revised:
             later = reported_at + draw.uniform(0, 200)
             self._comes(later, 2, Score(name, later, failed, 0.85 if failed else 0.0, False))
+
+        if draw.random() < scene.complaints[canary]:
+            given = at + draw.expovariate(2 / scene.horizon_s)
+            self._comes(given, 1, Opinion(name, given, bad=True))
 
     def _comes(self, at: float, kind: int, event: Event) -> None:
         """A message, and perhaps the same one again."""

@@ -19,7 +19,7 @@ from ratchet.core.contract.training import Artifacts
 from ratchet.core.rules.arms import arm_of
 from ratchet.core.stores.objects import Objects
 from ratchet.core.stores.policies import publish_policy
-from tests.support.canary_world import ROLE, reward_of, start_of, turn_of
+from tests.support.canary_world import ROLE, complaint_of, reward_of, start_of, turn_of
 from tests.support.scoring_engine import probe
 
 
@@ -44,12 +44,21 @@ def finished_job(objects: Objects, number: int) -> TrainingStatus:
 class Traffic:
     """Agents, gateway and judge in one: trajectories whose success depends on the policy that answered."""
 
-    def __init__(self, bus: Bus, success: dict[int, float], seed: int = 1, subject: str | None = None) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        success: dict[int, float],
+        seed: int = 1,
+        subject: str | None = None,
+        complained_of: frozenset[int] = frozenset(),
+    ) -> None:
+        """`complained_of`: versions of whose every trajectory its user complains."""
         self._bus = bus
         self._routes = Bucket(bus, POLICIES, Route)
         self._success = success
         self._random = random.Random(seed)
         self._subject = subject
+        self._complained_of = complained_of
         self.compared = 0
         """Trajectories that a rollout must have counted."""
 
@@ -62,6 +71,7 @@ class Traffic:
         starts: list[Any] = []
         calls: list[Any] = []
         rewards: list[Any] = []
+        complaints: list[Any] = []
         for _ in range(count):
             trajectory_id = str(uuid_utils.uuid7())
             given = arm_of(entry.value, trajectory_id)
@@ -71,7 +81,9 @@ class Traffic:
             starts.append(replace(start, subject_ref=self._subject))
             calls.append(turn_of(trajectory_id, given.arm, given.policy.version, given.weight))
             rewards.append(reward_of(trajectory_id, success=success))
+            complaints += [complaint_of(trajectory_id)] if given.policy.version in self._complained_of else []
             self.compared += given.weight > 0
         await self._bus.publish_all(starts)
         await self._bus.publish_all(calls)
+        await self._bus.publish_all(complaints)
         await self._bus.publish_all(rewards)

@@ -106,6 +106,15 @@ def test_a_policy_that_changed_in_flight_elsewhere_is_the_one_that_answers_here(
     assert (arm.mixed, arm.assignment) == (True, Assignment(STABLE, 0.0, OTHER))
 
 
+def test_a_later_process_knows_which_agents_have_fetched_their_bundle() -> None:
+    first, later = Processes(2).each
+    arm = first.arms.open(RUN, "support")
+    arm.fetched = True
+    first.notes.changed(arm)
+    later.hear(first)
+    assert later.arms.open(RUN, "support").fetched
+
+
 def test_what_others_count_is_bounded() -> None:
     arms = Arms(4 * ARM_BYTES)
     for number in range(2 * PROCESSES):
