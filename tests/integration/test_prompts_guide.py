@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from ratchet.cli.__main__ import main
+from ratchet.core.service.discovery import WHEN_NEEDED
+from ratchet.local.local_stack.catalog import ENGINE, PROMPT_WORKER, TRAINER
+from ratchet.local.local_stack.state import read_record
 from tests.support.fake_engine import FakeProvider, providing
 from tests.support.pages import ROOT
 from tools.docs.walk_guides import walk
@@ -16,9 +19,6 @@ from tools.docs.walk_guides import walk
 pytestmark = pytest.mark.slow
 
 PAGE = ROOT / "docs" / "guides" / "prompts.md"
-START = "ratchet up --detach"
-SERVICES = "gateway,trajectory_collector,reward_computer,rl_coordinator,canary_deployer,prompt_worker"
-"""The guide needs neither engine nor trainer, which import torch."""
 NUMBERED = "Always name the number of the order."
 
 
@@ -35,9 +35,8 @@ def answer_to(body: dict[str, Any]) -> str:
 async def test_a_better_prompt_meets_a_share_of_the_traffic(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    text, page, work = PAGE.read_text(), tmp_path / PAGE.name, tmp_path / "work"
-    assert text.count(START) == 1
-    page.write_text(text.replace(START, f"{START} --only {SERVICES}").split("\n## Stop")[0])
+    page, work = tmp_path / PAGE.name, tmp_path / "work"
+    page.write_text(PAGE.read_text().split("\n## Stop")[0])
     work.mkdir()
     monkeypatch.delenv("RATCHET_DIR", raising=False)
     provider = FakeProvider(key="the provider's", model="gpt-4o-mini", answer_to=answer_to)
@@ -48,8 +47,12 @@ async def test_a_better_prompt_meets_a_share_of_the_traffic(
             code = await asyncio.to_thread(walk, page, work, 500)
             printed = capfd.readouterr().out
             assert code == 0, printed
+            stack = read_record(work / ".ratchet")
     finally:
         main(["down", "--dir", str(work / ".ratchet")])
+    assert stack is not None
+    assert stack.services[PROMPT_WORKER].state == "ready"
+    assert {stack.services[name].state for name in (TRAINER, ENGINE)} == {WHEN_NEEDED}, "no torch for a prompt"
     prompts = {call["messages"][0]["content"] for call in provider.asked if call.get("temperature") == 0.2}
     assert "Answer in one sentence, and name the number of the order.\n\nYou answer questions about orders." in prompts
     (rolled_back,) = [line.split() for line in printed.splitlines() if line.startswith("support  rolled_back")]
