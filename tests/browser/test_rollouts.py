@@ -71,9 +71,7 @@ def decide(page: Page, button: str, reason: str) -> None:
     expect(page.get_by_role("dialog")).to_have_count(0)
 
 
-def test_a_difference_has_its_interval_and_its_parts_and_evidence_is_there_between_decisions(
-    open_view: Opening, console: FakeConsole
-) -> None:
+def test_difference_has_its_interval_and_evidence_between_decisions(open_view: Opening, console: FakeConsole) -> None:
     page = open_view("rollouts/support")
     row = page.get_by_role("table", name="Differences by metric and share of traffic").get_by_role("row")
     expect(row.nth(0)).to_contain_text("At 10 % canary")

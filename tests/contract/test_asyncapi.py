@@ -80,7 +80,7 @@ def test_channels_are_the_subjects_with_their_parameters() -> None:
     assert "parameters" not in DOCUMENT["channels"]["turn.v1"]
 
 
-def test_every_producer_sends_and_every_consumer_receives_on_every_channel_of_its_topic() -> None:
+def test_producers_send_and_consumers_receive_on_all_channels_of_a_topic() -> None:
     listed = {
         (tag["name"], operation["action"], resolve_reference(operation["channel"]["$ref"])["address"])
         for operation in DOCUMENT["operations"].values()

@@ -82,7 +82,7 @@ SERVICES: dict[str, Callable[[FakeBus], Awaitable[None]]] = {
 
 
 @pytest.mark.parametrize("service", SERVICES)
-async def test_a_service_opens_the_consumers_and_projections_that_are_declared_for_it(service: str) -> None:
+async def test_service_opens_consumers_and_projections_that_are_declared_for_it(service: str) -> None:
     bus = fake_bus()
     await SERVICES[service](bus)
     declared = [*CONTRACTS.consumers.values(), *CONTRACTS.projections.values()]
@@ -94,7 +94,7 @@ def test_no_other_service_is_declared_to_read() -> None:
     assert {spec.service for spec in declared} == set(SERVICES)
 
 
-def test_every_reader_of_a_topic_is_one_of_its_consumers_and_reads_its_stream() -> None:
+def test_reader_of_a_topic_is_among_its_consumers_and_reads_its_stream() -> None:
     undeclared = [
         (spec.name, topic)
         for spec in [*CONTRACTS.consumers.values(), *CONTRACTS.projections.values()]

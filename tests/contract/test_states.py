@@ -14,7 +14,7 @@ from tests.support.contract_files import ALL_SCHEMAS, example
     ("schema", "member", "kind", "values"),
     [("job.v1", "state", Job, JobState), ("policy.v1", "stage", PolicyVersion, PolicyStage)],
 )
-def test_a_value_of_a_newer_version_reaches_its_reader_and_is_written_as_it_was(
+def test_value_of_newer_version_reaches_its_reader_and_is_written_back(
     schema: str, member: str, kind: type[msgspec.Struct], values: type[JobState]
 ) -> None:
     assert [value.value for value in values] == ALL_SCHEMAS[schema]["properties"][member]["enum"]

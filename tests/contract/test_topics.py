@@ -72,7 +72,7 @@ def test_jobs_are_a_work_queue_without_an_age() -> None:
 REFUSING = ("TRAJECTORIES", "STARTS", "TURNS", "SPANS", "FEEDBACK")
 
 
-def test_full_streams_of_runs_and_feedback_refuse_new_messages_and_drop_no_old_ones() -> None:
+def test_full_streams_of_runs_refuse_new_messages_and_drop_no_old_ones() -> None:
     refusing = [s.name for s in CONTRACTS.streams.values() if s.discard == "new"]
     assert refusing == [f"RL_{name}" for name in REFUSING]
 
@@ -167,7 +167,7 @@ def test_a_missing_resource_is_one_clear_line() -> None:
         resource_dir("no-such-directory")
 
 
-def test_every_schema_has_examples_and_every_directory_of_examples_a_schema() -> None:
+def test_every_schema_has_examples_and_every_directory_of_examples_schema() -> None:
     assert {directory.name for directory in (ROOT / "examples").iterdir()} == set(ALL_SCHEMAS)
     assert {example.schema for example in examples("invalid")} == set(ALL_SCHEMAS)
 

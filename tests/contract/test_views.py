@@ -95,7 +95,7 @@ def test_a_condition_is_not_opened() -> None:
     assert open_view(schema) == {"if": schema["if"], "then": {"properties": {"b": {"type": "integer"}}}}
 
 
-def test_a_value_that_the_typed_mirror_cannot_hold_is_refused_with_its_place() -> None:
+def test_value_that_the_typed_mirror_cannot_hold_is_refused_with_its_place() -> None:
     document = with_member(example("trajectory.v1"), "turns.1.turn_id", 2.0)
     with pytest.raises(InvalidMessage) as refused:
         CONTRACTS.read("agent.rl.trajectory.v1.helpdesk", msgspec.json.encode(document))

@@ -68,7 +68,7 @@ def outcome_is(warehouse: Warehouse, status: str) -> Callable[[], Any]:
     return probe
 
 
-async def test_silence_makes_one_trajectory_and_one_reward_although_a_collector_dies(
+async def test_silence_makes_one_trajectory_and_reward_though_a_collector_dies(
     shared_settings: SharedSettings,
 ) -> None:
     async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
@@ -146,7 +146,7 @@ async def test_an_end_after_the_silence_fills_the_row_and_revises_the_reward(sha
         assert update["kind"] == "update"
 
 
-async def test_an_outcome_right_after_an_end_without_one_does_not_count_as_its_repetition(
+async def test_outcome_right_after_an_end_without_one_is_no_repetition(
     shared_settings: SharedSettings,
 ) -> None:
     async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
@@ -166,7 +166,7 @@ async def test_an_outcome_right_after_an_end_without_one_does_not_count_as_its_r
         assert (await stored_trajectory(warehouse)).outcome == Outcome(status="failure")
 
 
-async def test_a_later_trajectory_of_the_agents_own_client_replaces_the_assembled_one(
+async def test_later_trajectory_of_the_agents_own_client_replaces_assembled_one(
     shared_settings: SharedSettings,
 ) -> None:
     async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:

@@ -49,7 +49,7 @@ async def test_a_large_batch_with_known_messages_in_it_is_stored_whole(settings:
         assert await count(bus, STREAM) == 300
 
 
-async def test_an_invalid_message_becomes_a_dead_letter_and_its_neighbours_are_handled(
+async def test_invalid_message_becomes_a_dead_letter_and_others_are_handled(
     settings: SharedSettings,
 ) -> None:
     handled: list[str] = []
@@ -88,7 +88,7 @@ async def test_a_batch_that_must_wait_is_one_line_in_the_log(settings: SharedSet
         assert retried == [number for number in fresh if number]
 
 
-async def test_messages_on_their_way_to_a_consumer_that_stops_go_to_another_before_the_ack_deadline(
+async def test_messages_of_a_stopped_consumer_go_on_before_the_ack_deadline(
     settings: SharedSettings,
 ) -> None:
     handled: set[str] = set()
@@ -240,7 +240,7 @@ async def test_a_watch_reports_changes_also_after_the_broker_was_killed(
         await end(task)
 
 
-async def test_a_watch_reads_only_changed_keys_and_asks_for_one_number_while_nothing_changes(
+async def test_watch_reads_changed_keys_alone_and_asks_for_one_number(
     settings: SharedSettings,
 ) -> None:
     looks: list[list[tuple[str, int | None]]] = []
@@ -324,7 +324,7 @@ async def test_reading_a_bucket_leaves_no_consumer_behind(settings: SharedSettin
     assert lines == []
 
 
-async def test_keys_that_are_rewritten_while_they_are_read_are_all_there_and_once(settings: SharedSettings) -> None:
+async def test_keys_rewritten_while_they_are_read_are_all_there_once(settings: SharedSettings) -> None:
     async with connected(settings) as bus:
         bucket = Bucket(bus, "baselines", int)
         names = [f"a.{number}" for number in range(700)]
@@ -343,7 +343,7 @@ async def test_keys_that_are_rewritten_while_they_are_read_are_all_there_and_onc
             await end(writer)
 
 
-async def test_a_key_that_cannot_be_one_and_a_value_that_is_too_large_are_refused(settings: SharedSettings) -> None:
+async def test_key_that_cannot_be_one_and_a_value_that_is_too_large_are_refused(settings: SharedSettings) -> None:
     async with connected(settings) as bus:
         with pytest.raises(Rejected, match="cannot be a key"):
             await Bucket(bus, "baselines", int).put("a b", 1)

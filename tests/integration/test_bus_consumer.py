@@ -68,7 +68,7 @@ async def test_accounting_for_dead_letters_is_retried_until_it_succeeds(settings
         assert (await bus.extent("RL_DEADLETTERS")).last == 1
 
 
-async def test_unreadable_messages_are_accounted_for_at_once_and_hold_up_no_readable_one(
+async def test_unreadable_messages_are_accounted_for_and_hold_up_no_other(
     settings: SharedSettings,
 ) -> None:
     accounted: list[Sequence[int]] = []

@@ -155,7 +155,7 @@ async def test_a_value_that_changed_since_it_was_read_is_not_deleted(connect: Co
         assert await bucket.keys() == []
 
 
-async def test_a_deleted_key_is_gone_and_can_be_created_again_under_a_later_revision(connect: Connect) -> None:
+async def test_deleted_key_is_gone_and_can_be_created_again_under_later_revision(connect: Connect) -> None:
     async with connect() as bus:
         bucket = Bucket(bus, "totals", int)
         await bucket.delete("absent")
@@ -212,7 +212,7 @@ async def test_a_watch_begins_with_all_values_and_goes_on_with_changes(connect: 
 # Consuming
 
 
-async def test_events_that_a_handler_returns_are_stored_with_their_cause_and_the_message_is_settled(
+async def test_events_of_a_handler_are_stored_with_their_cause_then_acked(
     connect: Connect,
 ) -> None:
     handled: list[int] = []
@@ -261,7 +261,7 @@ async def test_each_message_of_a_batch_has_its_own_outcome(connect: Connect) -> 
     assert letter.causation_id == "order-3"
 
 
-async def test_a_handler_that_leaves_out_an_outcome_fails_for_those_messages_alone(connect: Connect) -> None:
+async def test_handler_that_leaves_out_an_outcome_fails_for_those_messages_alone(connect: Connect) -> None:
     async def handle(batch: Sequence[Received[Order]]) -> Sequence[Outcome]:
         return [Done([Bill(number=one.message.number)]) for one in batch if one.message.number != 2]
 
@@ -275,7 +275,7 @@ async def test_a_handler_that_leaves_out_an_outcome_fails_for_those_messages_alo
     assert letter.message.detail == "TypeError: the handler returned 0 outcomes for 1 messages"
 
 
-async def test_one_message_that_fails_among_many_is_dead_and_the_others_are_handled(connect: Connect) -> None:
+async def test_one_message_that_fails_among_many_is_dead_and_others_are_handled(connect: Connect) -> None:
     sizes: list[int] = []
 
     async def handle(batch: Sequence[Received[Order]]) -> Sequence[Outcome]:
@@ -339,7 +339,7 @@ async def test_an_error_that_stays_makes_a_dead_letter_at_once(connect: Connect,
     assert (letter.message.reason, letter.message.detail) == ("rejected", str(error))
 
 
-async def test_a_message_whose_handler_fails_costs_its_neighbours_no_second_handling(connect: Connect) -> None:
+async def test_message_whose_handler_fails_costs_others_no_second_handling(connect: Connect) -> None:
     handled: list[int] = []
 
     async def bill(received: Received[Order]) -> Sequence[Message]:
@@ -407,7 +407,7 @@ async def test_an_impossible_outcome_costs_its_own_message_alone(connect: Connec
     assert letter.message.sequence == 1
 
 
-async def test_a_group_of_errors_with_something_that_is_away_is_no_failure_of_the_message(connect: Connect) -> None:
+async def test_group_of_errors_with_one_of_absence_is_no_failure_of_the_message(connect: Connect) -> None:
     handled: list[int] = []
 
     async def bill(received: Received[Order]) -> Sequence[Message]:
@@ -696,7 +696,7 @@ async def test_a_stream_is_read_from_a_place_or_an_instant_to_an_end(connect: Co
         assert await between(datetime.now(UTC) + timedelta(hours=1)) == []
 
 
-async def test_a_reader_goes_on_with_new_messages_and_knows_when_it_is_at_the_end(connect: Connect) -> None:
+async def test_reader_goes_on_with_new_messages_and_knows_when_it_is_at_the_end(connect: Connect) -> None:
     async with connect() as bus:
         reader = OrderedReader(bus, "ORDERS", ["shop.order.v1.de"])
         await reader.open()

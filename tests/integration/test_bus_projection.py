@@ -85,7 +85,7 @@ async def test_an_event_that_the_broker_stored_twice_is_folded_once(settings: Sh
         assert await alerts(bus) == []
 
 
-async def test_a_message_that_cannot_be_folded_is_left_out_and_its_neighbours_are_not(settings: SharedSettings) -> None:
+async def test_message_that_cannot_be_folded_is_left_out_alone(settings: SharedSettings) -> None:
     async with connected(settings) as bus:
         projection = sessions(bus)
         async with running(projection):
@@ -95,7 +95,7 @@ async def test_a_message_that_cannot_be_folded_is_left_out_and_its_neighbours_ar
             assert projection.state("support") == ["a", "b"]
 
 
-async def test_messages_that_were_gone_before_they_were_read_are_counted_and_reported_once(
+async def test_messages_gone_before_they_were_read_are_reported_once(
     settings: SharedSettings,
 ) -> None:
     async with connected(settings) as bus:
@@ -131,7 +131,7 @@ async def test_a_stream_that_was_made_anew_is_noticed_by_a_projection_that_runs(
         assert "made anew" in (await alerts(bus))[0]
 
 
-async def test_what_was_folded_since_the_last_cursor_is_known_when_a_stream_is_made_anew(
+async def test_folds_since_the_last_cursor_are_known_in_a_stream_made_anew(
     settings: SharedSettings,
 ) -> None:
     async with connected(settings) as bus:
@@ -154,7 +154,7 @@ async def test_what_was_folded_since_the_last_cursor_is_known_when_a_stream_is_m
             assert projection.sequence("support") == 3
 
 
-async def test_a_stream_that_was_made_anew_is_noticed_by_a_projection_that_starts(settings: SharedSettings) -> None:
+async def test_stream_that_was_made_anew_is_noticed_by_a_projection_that_starts(settings: SharedSettings) -> None:
     async with connected(settings) as bus:
         async with running(projection := sessions(bus)):
             await publish(bus, "abc")
@@ -169,7 +169,7 @@ async def test_a_stream_that_was_made_anew_is_noticed_by_a_projection_that_start
         assert "made anew" in alert
 
 
-async def test_a_stream_restored_from_an_older_copy_is_noticed_although_its_creation_time_is_the_same(
+async def test_stream_restored_from_an_older_copy_is_noticed(
     settings: SharedSettings,
 ) -> None:
     """Its creation time stays, and it ends before the last folded message."""
@@ -214,7 +214,7 @@ async def test_a_broker_that_lost_everything_is_followed_from_the_beginning(
         assert sorted(await eventually(all_folded)) == list("abcxy")
 
 
-async def test_positions_name_every_projection_and_pass_over_messages_that_none_of_them_folds(
+async def test_positions_name_every_projection_and_skip_messages_none_folds(
     settings: SharedSettings,
 ) -> None:
     async with connected(settings) as bus:

@@ -59,7 +59,7 @@ async def test_an_end_that_the_collector_has_not_assembled_holds_outcomes_open(
             await events.close()
 
 
-async def test_how_long_the_oldest_report_has_waited_is_known_from_the_first_look(
+async def test_how_long_oldest_report_has_waited_is_known_from_the_first_look(
     shared_settings: SharedSettings,
 ) -> None:
     """Else each restart of the deployer would let a canary go on that no test can judge."""
@@ -91,7 +91,7 @@ async def test_a_consumer_that_is_deleted_while_it_is_behind_holds_nothing_up(sh
             await events.close()
 
 
-async def test_outcomes_are_known_up_to_the_reward_computers_last_acknowledged_message(
+async def test_outcomes_are_known_up_to_what_the_reward_computer_acknowledged(
     shared_settings: SharedSettings,
 ) -> None:
     async with connected(shared_settings) as bus:

@@ -75,7 +75,7 @@ CALLS = (
 )
 
 
-async def test_the_certificate_counts_every_call_once_and_names_what_bars_the_others(warehouse: Warehouse) -> None:
+async def test_certificate_counts_every_call_once_and_names_what_bars_the_others(warehouse: Warehouse) -> None:
     await store(warehouse, *CALLS)
     await store(warehouse, *CALLS[::-1])  # a replay
     (one,) = await report(warehouse, "support", SINCE)

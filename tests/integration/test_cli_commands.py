@@ -297,7 +297,7 @@ def test_a_training_that_cannot_work_is_refused_at_once(directory: Path) -> None
     assert jobs(directory) == before
 
 
-def test_of_several_roles_each_has_a_job_and_one_that_is_refused_keeps_no_other_from_its_own(directory: Path) -> None:
+def test_refused_role_keeps_no_other_role_from_its_job(directory: Path) -> None:
     words = ("train", "airline", "no_such_role", "airline", "--algorithm", "sft", "--base-model", "none", "--json")
     before = len(jobs(directory))
     tried = ratchet(*words, "--dry-run", "--dir", str(directory))

@@ -157,7 +157,7 @@ async def spooled(client: AsyncClient) -> bool:
 
 
 @pytest.mark.own_broker
-async def test_trajectories_recorded_without_a_broker_are_published_by_the_next_process(
+async def test_trajectories_recorded_without_a_broker_are_published_later(
     settings: ClientSettings, nats: RunningServer
 ) -> None:
     nats.kill()
@@ -254,7 +254,7 @@ async def test_an_agent_without_a_broker_and_without_a_disk_works_all_the_same(
     assert "Traceback" not in ended.stderr
 
 
-async def test_a_client_that_was_not_closed_publishes_before_the_interpreter_exits(settings: ClientSettings) -> None:
+async def test_client_that_was_not_closed_publishes_before_the_interpreter_exits(settings: ClientSettings) -> None:
     code = PLAY + textwrap.dedent(
         """
         client = Client(agent_id="a")
@@ -324,7 +324,7 @@ async def test_an_agent_without_settings_finds_the_local_stack(settings: ClientS
 
 
 @pytest.mark.own_broker
-async def test_a_client_that_never_reached_a_broker_names_the_folder_of_its_spool(
+async def test_client_that_never_reached_a_broker_names_the_folder_of_its_spool(
     settings: ClientSettings, nats: RunningServer
 ) -> None:
     nats.kill()

@@ -78,7 +78,7 @@ async def far(nats: RunningServer, folder: Path, workshop: Workshop) -> AsyncIte
         yield client
 
 
-async def test_training_is_asked_for_over_http_when_the_broker_is_dead_and_stays_one_job(
+async def test_training_asked_for_over_http_without_a_broker_stays_one_job(
     shared_settings: SharedSettings, workshop: Workshop, tmp_path: Path
 ) -> None:
     async with near(shared_settings) as client:

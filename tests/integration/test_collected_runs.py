@@ -113,7 +113,7 @@ async def test_each_run_of_a_batch_has_its_own_bounds_role_and_history(shared_se
         assert [(len(run.turns), run.left_out) for run in (tiny[key("long")], tiny[key("short")])] == [(1, 4), (1, 1)]
 
 
-async def test_a_run_that_is_erased_while_it_is_read_is_empty_and_holds_up_no_other(
+async def test_run_erased_while_it_is_read_is_empty_and_holds_up_no_other(
     shared_settings: SharedSettings,
 ) -> None:
     async with prepared_warehouse(shared_settings) as plain:

@@ -144,7 +144,7 @@ async def test_a_dead_letter_is_accounted_for(shared_settings: SharedSettings) -
         assert (total["stored"], total["dead"], total["missing"]) == (1, 1, 0)
 
 
-async def test_a_collector_killed_in_mid_batch_loses_nothing_and_stores_nothing_twice(
+async def test_collector_killed_in_mid_batch_loses_and_doubles_nothing(
     shared_settings: SharedSettings,
 ) -> None:
     async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
@@ -268,7 +268,7 @@ async def test_an_older_backup_is_brought_up_to_date(shared_settings: SharedSett
         assert (await balance(warehouse))["missing"] == 0
 
 
-async def test_rows_that_vanish_while_the_collector_runs_raise_an_alert_and_come_back(
+async def test_rows_that_vanish_while_collector_runs_raise_alert_and_come_back(
     shared_settings: SharedSettings,
 ) -> None:
     """The ledger's own entries balance all the while: only reading the rows shows the loss."""
@@ -285,7 +285,7 @@ async def test_rows_that_vanish_while_the_collector_runs_raise_an_alert_and_come
         assert (total["stored"], total["lost"], total["missing"], total["absent"]) == (100, 0, 0, 0)
 
 
-async def test_messages_that_neither_clickhouse_nor_the_stream_holds_are_counted_and_reported_as_lost(
+async def test_messages_that_no_store_holds_are_reported_as_lost(
     shared_settings: SharedSettings,
 ) -> None:
     async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
@@ -366,7 +366,7 @@ async def test_a_stream_that_fills_by_bytes_is_trimmed_up_to_its_slowest_reader(
         assert (await balance(warehouse))["missing"] == 0
 
 
-async def test_a_stream_is_not_trimmed_below_a_reader_that_is_behind_and_operators_get_an_alert(
+async def test_stream_is_not_trimmed_below_a_late_reader_and_an_alert_is_raised(
     shared_settings: SharedSettings,
 ) -> None:
     """The reward computer never ran here: its consumer and its projection need everything."""
@@ -439,7 +439,7 @@ async def test_a_silent_trajectory_in_two_roles_is_assembled_in_each(
         assert rows == [{"role": role, "source": "assembled", "turn_count": 1} for role in calls]
 
 
-async def test_every_conversation_under_one_id_is_stored_once_however_many_collectors_assemble_it(
+async def test_conversation_under_one_id_is_stored_once_by_many_collectors(
     shared_settings: SharedSettings,
 ) -> None:
     """Two collectors, an end that comes twice, and a worker that goes on after it."""

@@ -63,7 +63,7 @@ def alert(number: int) -> Alert:
     )
 
 
-async def test_a_key_opens_what_its_scope_allows_and_the_owner_judges_and_names_who_acts(
+async def test_key_opens_what_its_scope_allows_and_names_who_acts(
     shared_settings: SharedSettings,
 ) -> None:
     prepared_objects(shared_settings)
@@ -111,7 +111,7 @@ async def test_a_key_opens_what_its_scope_allows_and_the_owner_judges_and_names_
 
 
 @pytest.mark.own_broker
-async def test_the_loop_shows_what_was_stored_and_an_outage_of_one_part_leaves_the_others(
+async def test_loop_shows_what_was_stored_and_outage_of_one_part_leaves_others(
     shared_settings: SharedSettings, nats: RunningServer
 ) -> None:
     prepared_objects(shared_settings)
@@ -158,7 +158,7 @@ async def test_the_loop_shows_what_was_stored_and_an_outage_of_one_part_leaves_t
 
 
 @pytest.mark.own_broker
-async def test_a_store_that_is_away_is_named_the_rest_is_shown_and_all_is_as_before_when_it_is_back(
+async def test_store_that_is_away_is_named_until_it_is_back(
     shared_settings: SharedSettings, nats: RunningServer, clickhouse: RunningServer, s3: RunningServer
 ) -> None:
     objects = prepared_objects(shared_settings)
@@ -210,7 +210,7 @@ def finished_job(card: str) -> Job:
 
 
 @pytest.mark.own_broker
-async def test_every_page_of_every_console_hears_what_changes_also_after_the_broker_was_killed(
+async def test_all_pages_hear_what_changes_also_after_the_broker_was_killed(
     shared_settings: SharedSettings, nats: RunningServer
 ) -> None:
     async with (

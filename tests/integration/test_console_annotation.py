@@ -143,7 +143,7 @@ async def test_a_wrong_judgement_is_refused_in_one_line(
     assert "\n" not in refused.json()["error"]["message"]
 
 
-async def test_the_queue_begins_with_what_people_disagree_on_without_what_one_has_rated_and_evaluations(
+async def test_queue_begins_with_disagreements_without_ones_own_ratings(
     warehouse: Warehouse,
 ) -> None:
     role = await facts(warehouse)

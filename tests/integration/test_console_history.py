@@ -267,7 +267,7 @@ async def test_rows_of_every_format_are_shown(shared_settings: SharedSettings) -
 
 
 @pytest.mark.parametrize(("letters", "whole"), [(1_000, True), (200_000, False)])
-async def test_the_card_of_the_trainer_is_read_where_it_lies_and_its_beginning_where_it_is_long(
+async def test_card_of_the_trainer_is_read_in_place_and_cut_where_it_is_long(
     shared_settings: SharedSettings, letters: int, whole: bool
 ) -> None:
     objects = prepared_objects(shared_settings)

@@ -42,7 +42,7 @@ async def warehouse(shared_settings: SharedSettings) -> AsyncIterator[Warehouse]
         yield made
 
 
-async def test_of_a_hundred_thousand_rows_the_newest_come_first_and_a_search_finds_the_one_that_is_asked_for(
+async def test_of_a_hundred_thousand_rows_newest_come_first_and_search_finds_one(
     warehouse: Warehouse,
 ) -> None:
     action = Action(type="response", raw_response="over the zebra crossing")

@@ -25,7 +25,7 @@ ACTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-async def test_a_killed_service_is_named_and_its_acts_are_refused_in_words_until_it_is_back(
+async def test_killed_service_is_named_and_its_acts_are_refused_meanwhile(
     shared_settings: SharedSettings, tmp_path: Path
 ) -> None:
     prepared_objects(shared_settings)

@@ -144,7 +144,7 @@ async def test_pages_follow_one_another_without_gap_or_repetition(warehouse: War
     assert seen.index(ids("open")[0]) == 3, "after those of the last day"
 
 
-async def test_a_trajectory_reported_again_stands_where_its_newest_report_puts_it(
+async def test_trajectory_reported_again_stands_where_its_newest_report_puts_it(
     warehouse: Warehouse,
 ) -> None:
     await warehouse.command("SYSTEM STOP MERGES trajectories")
@@ -173,7 +173,7 @@ async def test_words_are_looked_for_in_the_conversation_alone(warehouse: Warehou
         assert await listed(http, text="answer lost") == []
 
 
-async def test_a_search_that_takes_long_reports_how_far_it_came_and_the_next_page_goes_on(warehouse: Warehouse) -> None:
+async def test_long_search_reports_how_far_it_came_and_the_next_page_goes_on(warehouse: Warehouse) -> None:
     await store(warehouse, *(ended(f"t{n}", -n * 86_400) for n in range(6)), ended("last", -90 * 86_400, agent_id="x"))
     seconds = iter(range(0, 1000, 3))
     listing = TrajectoryList(warehouse, lambda: AT, lambda: float(next(seconds)))
@@ -333,7 +333,7 @@ async def test_an_id_of_several_roles_is_refused_in_words_that_name_them(warehou
         assert (await http.get(f"/v1/trajectories/{one.trajectory_id}", params={"role": "x"})).status_code == 404
 
 
-async def test_a_long_text_comes_shortened_and_whole_on_demand_and_never_as_a_page(warehouse: Warehouse) -> None:
+async def test_long_text_comes_shortened_and_whole_on_demand_and_never_as_a_page(warehouse: Warehouse) -> None:
     text = f"<script>alert(1)</script>\x00{HOSTILE}" * 1000
     entry = msgspec.structs.replace(trajectory("one").turns[0], action=Action(type="response", raw_response=text))
     one = ended("one", turns=[entry])

@@ -70,7 +70,7 @@ def holds(messages: list[Any], number: int) -> Any:
     return probe
 
 
-async def test_a_reader_of_the_new_version_gets_both_in_order_and_an_old_one_its_own(settings: SharedSettings) -> None:
+async def test_reader_of_the_new_version_gets_both_in_order_and_old_one_its_own(settings: SharedSettings) -> None:
     async with both_releases(settings) as (old, new):
         await old.publish(rated("before", value=5.0))
         await new.ensure_streams()
@@ -85,7 +85,7 @@ async def test_a_reader_of_the_new_version_gets_both_in_order_and_an_old_one_its
     assert read_by_old == [rated("before", value=5.0), rated("during", kind="thumbs", value=False)]
 
 
-async def test_a_reader_that_is_replaced_by_its_next_release_continues_at_its_position(
+async def test_reader_replaced_by_its_next_release_continues_at_its_position(
     settings: SharedSettings,
 ) -> None:
     async with both_releases(settings) as (old, new):
@@ -105,7 +105,7 @@ async def test_a_reader_that_is_replaced_by_its_next_release_continues_at_its_po
     assert sorted(message.score for message in later[1:]) == [0.25, 1.0]
 
 
-async def test_a_reader_that_is_replaced_after_the_writers_has_passed_over_unknown_versions(
+async def test_reader_replaced_after_the_writers_has_passed_unknown_versions(
     settings: SharedSettings,
 ) -> None:
     """Why the readers come first: the place of a durable consumer is behind the last message that it knew."""
@@ -123,7 +123,7 @@ async def test_a_reader_that_is_replaced_after_the_writers_has_passed_over_unkno
     assert (early, later) == ([rated("two")], [scored("three", 0.75)])
 
 
-async def test_a_message_that_cannot_be_upgraded_is_a_dead_letter_and_holds_up_no_other(
+async def test_message_that_cannot_be_upgraded_is_a_dead_letter_alone(
     settings: SharedSettings,
 ) -> None:
     async with both_releases(settings) as (old, new):

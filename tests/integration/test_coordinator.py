@@ -103,9 +103,7 @@ async def test_rows_become_a_snapshot_and_a_dispatch(shared_settings: SharedSett
         assert stored_objects == {"snapshot.manifest.v1", "trajectory.row.v1"}
 
 
-async def test_a_job_continues_from_stable_and_does_not_see_its_lineages_data_again(
-    shared_settings: SharedSettings, bus: Bus
-) -> None:
+async def test_job_continues_from_stable_without_its_lineages_data(shared_settings: SharedSettings, bus: Bus) -> None:
     facts = [*played("old", 0.2, seconds=1), *played("new", 0.8, seconds=2)]
     async with stored(shared_settings, bus, facts), coordinating(shared_settings, bus) as workshop:
         first = await workshop.ask(dataset={"sample_size": 10, "filter": {"date_range": {"end": after(2).isoformat()}}})
@@ -247,7 +245,7 @@ async def test_a_silent_worker_loses_its_job_and_is_fenced_off(shared_settings: 
         assert (done["attempt"], done["artifacts"]["final_checkpoint"]) == (2, "s3://b/policies/good.json")
 
 
-async def test_a_dispatch_that_no_worker_takes_frees_its_slot_and_a_late_worker_is_fenced_off(
+async def test_dispatch_that_no_worker_takes_frees_its_slot_and_fences_it_off(
     shared_settings: SharedSettings, bus: Bus
 ) -> None:
     """The first job's dispatches are taken off the work queue and lost, as a dead letter or an aged-out one is."""
@@ -653,7 +651,7 @@ async def test_too_few_rows_and_too_large_samples_are_refused_at_once(
         assert "which needs at least 2" in failed["error"]["message"]
 
 
-async def test_a_refusal_for_too_little_data_counts_the_trajectories_that_wait_for_their_reward(
+async def test_refusal_for_too_little_data_counts_trajectories_without_reward(
     shared_settings: SharedSettings, bus: Bus
 ) -> None:
     early, late, rewarded = (trajectory(tid(name)) for name in ("early", "late", "text only"))
@@ -678,7 +676,7 @@ async def test_a_refusal_for_too_little_data_counts_the_trajectories_that_wait_f
         assert (preview["refused"], preview["waiting"]) == (untrainable, 2)
 
 
-async def test_a_role_whose_trajectories_are_all_older_than_the_history_is_refused_with_its_length(
+async def test_role_whose_trajectories_are_older_than_the_history_is_refused(
     shared_settings: SharedSettings, bus: Bus
 ) -> None:
     async with (

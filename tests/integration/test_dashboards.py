@@ -117,9 +117,7 @@ async def published(stack: Stack, count: int) -> None:
         await bus.close()
 
 
-async def test_services_answer_the_paths_of_the_compose_file_and_export_the_metrics_of_panels(
-    stack: Stack, tmp_path: Path
-) -> None:
+async def test_services_answer_the_paths_of_compose_and_export_panel_metrics(stack: Stack, tmp_path: Path) -> None:
     ports = health_ports(stack)
     await published(stack, 3)
     exported = ""

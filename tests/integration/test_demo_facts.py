@@ -42,7 +42,7 @@ async def store(warehouse: Warehouse, *messages: Message) -> None:
     await Facts(warehouse).insert(table, rows, again=True)
 
 
-async def test_held_out_tickets_that_fall_silent_are_none_that_clerks_logged_or_agents_ended(
+async def test_silent_held_out_tickets_are_none_that_clerks_logged(
     warehouse: Warehouse,
 ) -> None:
     live = [played("logged", None), played("stable", "stable"), played("canary", "canary"), played("mixed", "mixed")]

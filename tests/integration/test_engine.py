@@ -87,7 +87,7 @@ async def test_policies_that_differ_from_the_published_ones_are_refused(
         assert (foreign.status_code, foreign.json()["error"]["code"]) == (424, "policy_refused")
 
 
-async def test_a_half_written_adapter_is_refused_in_one_line_and_stable_serves_on(
+async def test_half_written_adapter_is_refused_in_one_line_and_stable_serves_on(
     engine: RunningServer, published: Published, shared: SharedSettings
 ) -> None:
     manifest, objects = published.adapter.manifest, Objects(shared)

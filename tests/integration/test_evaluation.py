@@ -132,7 +132,7 @@ async def test_the_gate_plays_a_task_file_and_the_command_compares_by_it(
 
 
 @pytest.mark.timeout(300)
-async def test_a_fault_of_the_engine_is_no_verdict_and_the_tasks_are_played_again(
+async def test_fault_of_the_engine_is_no_verdict_and_the_tasks_are_played_again(
     nats: Broker, s3: RunningServer, tmp_path: Path
 ) -> None:
     async with evaluated(nats, s3, tmp_path) as test:

@@ -145,7 +145,7 @@ async def test_serving_policies_are_exported_for_tensorzero(
     }
 
 
-async def test_feedback_on_an_unknown_trajectory_warns_and_a_wrong_role_is_refused(
+async def test_feedback_on_an_unknown_trajectory_warns_and_wrong_role_is_refused(
     shared_settings: SharedSettings,
     ratchet: Shell,
 ) -> None:

@@ -49,7 +49,7 @@ def listed(work: Path, what: str, capfd: pytest.CaptureFixture[str]) -> list[dic
 
 
 @pytest.mark.timeout(1200)
-async def test_a_run_before_its_provider_is_seen_and_rewarded_and_policies_follow(
+async def test_run_before_its_provider_is_seen_and_rewarded_and_policies_follow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     page = tmp_path / PAGE.name

@@ -47,9 +47,7 @@ async def test_a_conversation_becomes_turns_whose_deltas_give_back_every_prompt(
         assert rebuilt == list(msgspec.json.encode(here.engine.asked[1]["messages"]))
 
 
-async def test_an_answer_of_a_moved_distribution_is_shown_and_recorded_and_no_policy_learns_from_it(
-    nats: Broker, tmp_path: Any
-) -> None:
+async def test_answer_of_a_moved_distribution_is_recorded_and_never_learned_from(nats: Broker, tmp_path: Any) -> None:
     async with scene(nats, tmp_path) as here:
         asked = [{"role": "user", "content": "hi"}]
         await ask(here.client(), asked, logit_bias={"5": 1})
@@ -77,9 +75,7 @@ async def test_the_end_follows_its_turns_and_counts_them(nats: Broker, tmp_path:
         assert (end.trajectory_id, end.role, end.turns) == (trajectory, ROLE, 1)
 
 
-async def test_a_version_is_pinned_by_name_and_looked_up_by_the_engine_that_does_not_hold_it(
-    nats: Broker, tmp_path: Any
-) -> None:
+async def test_pinned_version_is_looked_up_by_an_engine_that_lacks_it(nats: Broker, tmp_path: Any) -> None:
     async with scene(nats, tmp_path) as here:
         asked = [{"role": "user", "content": "hi"}]
         by_name = await ask(here.client(), asked, model=f"{ROLE}@2")
@@ -185,9 +181,7 @@ async def test_bad_input_gets_a_clear_error_in_openais_shape(
         assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
 
 
-async def test_a_key_that_calls_too_often_gets_a_retry_after_and_other_keys_are_served(
-    nats: Broker, tmp_path: Any
-) -> None:
+async def test_key_that_calls_too_often_gets_a_retry_after_and_others_are_served(nats: Broker, tmp_path: Any) -> None:
     asked = [{"role": "user", "content": "hi"}]
     async with scene(
         nats,
@@ -214,7 +208,7 @@ async def test_an_engine_that_fails_is_recorded_as_the_policys_failure(nats: Bro
 
 
 @pytest.mark.own_broker
-async def test_answers_go_on_while_the_broker_is_dead_and_the_turns_arrive_afterwards(
+async def test_answers_go_on_while_broker_is_dead_and_turns_arrive_afterwards(
     nats: RunningServer, tmp_path: Any
 ) -> None:
     async with scene(nats, tmp_path) as here:

@@ -68,7 +68,7 @@ async def test_a_request_that_never_ends_is_cut_off_and_its_place_is_free_again(
             assert answer.status_code == 200
 
 
-async def test_an_idle_connection_is_closed_after_its_time_and_clients_close_theirs_earlier() -> None:
+async def test_idle_connection_is_closed_after_its_time_and_by_clients_before() -> None:
     api = Api()
     api.may_answer.set()
     async with served(api, idle_s=600) as patient, served(api, idle_s=0) as hasty:
@@ -256,7 +256,7 @@ async def test_a_few_requests_may_wait_on_a_connection_and_many_end_it() -> None
         assert (await asking).count(b"HTTP/1.1 200 ") == 5
 
 
-async def test_a_client_that_reads_nothing_is_cut_off_and_a_slow_one_gets_its_whole_answer() -> None:
+async def test_client_that_reads_nothing_is_cut_off_and_a_slow_one_is_not() -> None:
     large = b'"' + b"x" * 12_000_000 + b'"'
 
     async def answer(_: Request) -> Response:
@@ -319,7 +319,7 @@ async def test_a_stop_lets_calls_end_that_are_under_way() -> None:
     await serving
 
 
-async def test_a_stop_takes_calls_within_its_grace_and_ends_the_last_ones_with_an_error() -> None:
+async def test_stop_takes_calls_within_its_grace_and_ends_the_last_with_an_error() -> None:
     api = Api()
     bounds = Bounds(grace_s=0.5, drain_s=1)
     server = HttpServer(JsonApi(lambda _, __: api.handle, 1000), "127.0.0.1", 0, bounds=bounds)

@@ -120,7 +120,7 @@ async def scene(nats: Broker, engine: RunningServer, published: Published, folde
                 yield Scene(client, bus)
 
 
-async def test_a_learner_gets_back_exactly_the_tokens_that_the_policy_saw_and_drew(
+async def test_learner_gets_back_exactly_the_tokens_that_the_policy_saw_and_drew(
     nats: Broker, engine: RunningServer, published: Published, tmp_path: Path
 ) -> None:
     async with scene(nats, engine, published, tmp_path) as here:
@@ -154,7 +154,7 @@ async def test_agents_that_call_at_the_same_time_are_kept_apart(
             assert {turn.trainable.ok for turn in turns} == {True}
 
 
-async def test_a_pinned_version_answers_with_the_members_that_the_agent_asked_for(
+async def test_pinned_version_answers_with_the_members_that_the_agent_asked_for(
     nats: Broker, engine: RunningServer, published: Published, tmp_path: Path
 ) -> None:
     async with scene(nats, engine, published, tmp_path) as here:
@@ -167,7 +167,7 @@ async def test_a_pinned_version_answers_with_the_members_that_the_agent_asked_fo
         assert len(choice.logprobs.content) == len(choice.model_dump()["token_ids"])
 
 
-async def test_a_dead_engine_is_a_clear_error_and_a_restarted_one_gets_its_policy_back(
+async def test_dead_engine_is_clear_error_and_restarted_one_gets_its_policy_back(
     nats: Broker, engine: RunningServer, published: Published, tmp_path: Path
 ) -> None:
     async with scene(nats, engine, published, tmp_path) as here:
@@ -185,7 +185,7 @@ async def test_a_dead_engine_is_a_clear_error_and_a_restarted_one_gets_its_polic
         assert [turn.trainable.reason for turn in turns] == [None, "error", None]
 
 
-async def test_ten_roles_are_served_at_once_each_by_its_own_policy_and_all_on_one_base(
+async def test_ten_roles_are_served_at_once_by_policies_on_one_base(
     nats: Broker, engine: RunningServer, published: Published, store: SharedSettings, tmp_path: Path
 ) -> None:
     roles = [f"role_{number}" for number in range(10)]

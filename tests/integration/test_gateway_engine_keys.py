@@ -82,7 +82,7 @@ async def listening(server: Telling) -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("kind", ["engine", "upstream"])
-async def test_no_error_of_a_server_brings_the_gateways_key_to_agents_turns_and_logs(
+async def test_no_error_of_a_server_brings_gateways_key_to_agents_turns_and_logs(
     nats: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     server, words = Telling(), dict[str, str]()

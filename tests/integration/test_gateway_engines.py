@@ -130,7 +130,7 @@ async def test_signs_of_life_alone_are_waited_for_no_longer_than_for_an_answer(s
         await engine.left.wait()
 
 
-async def test_a_stream_that_its_reader_leaves_between_two_events_ends_the_engines_work() -> None:
+async def test_stream_left_by_its_reader_between_two_events_ends_engine_work() -> None:
     engine = Talking(b"text/event-stream", b"data: {}\n\n")
     async with (
         await asyncio.start_server(engine.serve, "127.0.0.1", 0) as server,
@@ -143,7 +143,7 @@ async def test_a_stream_that_its_reader_leaves_between_two_events_ends_the_engin
         await engine.left.wait()
 
 
-async def test_an_answer_that_trickles_in_is_waited_for_no_longer_than_for_an_answer() -> None:
+async def test_answer_that_trickles_in_is_waited_for_no_longer_than_for_answer() -> None:
     engine = Talking(b"application/json", b" ")
     async with (
         await asyncio.start_server(engine.serve, "127.0.0.1", 0) as server,

@@ -54,9 +54,7 @@ async def routed(here: Scene, **members: Any) -> None:
     await eventually(seen)
 
 
-async def test_a_canary_that_fails_is_replaced_by_stable_and_both_calls_are_recorded(
-    nats: Broker, tmp_path: Path
-) -> None:
+async def test_failing_canary_is_replaced_by_stable_and_both_calls_are_recorded(nats: Broker, tmp_path: Path) -> None:
     trajectory = {"x-ratchet-trajectory": str(uuid.uuid4())}
     async with scene(nats, tmp_path) as here:
         await routed(here, canary=CANARY)
@@ -76,9 +74,7 @@ async def test_a_canary_that_fails_is_replaced_by_stable_and_both_calls_are_reco
         assert (later.policy.version, later.policy.arm) == (1, "mixed")
 
 
-async def test_turns_say_what_the_engine_did_wrong_and_a_refused_call_is_no_fault_of_it(
-    nats: Broker, tmp_path: Path
-) -> None:
+async def test_turns_name_what_the_engine_did_wrong_and_no_refused_call(nats: Broker, tmp_path: Path) -> None:
     statuses = {500: "broke", 502: "broke", 408: "broke", 503: "unserved", 429: "unserved", 424: "unserved"}
     statuses |= {404: "unserved", 401: "unserved"}
     async with scene(nats, tmp_path) as here:
@@ -170,7 +166,7 @@ async def test_a_role_without_a_policy_is_served_by_another_server(nats: Broker,
         (HttpError(503, "busy", code="overloaded"), 503, "overloaded"),
     ],
 )
-async def test_a_refusal_of_another_server_is_reported_as_the_agents_fault_or_as_ours(
+async def test_refusal_of_another_server_is_reported_as_agents_fault_or_as_ours(
     nats: Broker, tmp_path: Path, key: str, refusal: HttpError, status: int, code: str
 ) -> None:
     provider = FakeProvider(key, refusing=refusal)
@@ -215,9 +211,7 @@ async def test_another_servers_message_reaches_agent_and_turn_without_our_key(
         assert turn.engine.fault == "unserved"
 
 
-async def test_an_engine_may_ask_for_a_key_and_a_wrong_one_is_not_the_agents_fault(
-    nats: Broker, tmp_path: Path
-) -> None:
+async def test_engine_may_ask_for_a_key_and_a_wrong_one_is_not_the_agents_fault(nats: Broker, tmp_path: Path) -> None:
     async with providing(FakeProvider("engine-key", model=version(1).name)) as url:
         engine_url = url.removesuffix("/v1")
         async with scene(nats, tmp_path / "with", engine_url=engine_url, engine_api_key="engine-key") as here:
@@ -246,9 +240,7 @@ async def test_stable_takes_over_a_canarys_stream_as_long_as_it_has_no_content(n
         assert (answered.error, answered.policy.version, answered.policy.arm) == (None, 1, "mixed")
 
 
-async def test_a_canary_that_breaks_off_its_answer_is_charged_with_it_and_not_replaced(
-    nats: Broker, tmp_path: Path
-) -> None:
+async def test_canary_that_breaks_off_its_answer_is_charged_and_not_replaced(nats: Broker, tmp_path: Path) -> None:
     async with scene(nats, tmp_path, keep_alive_s=60) as here:
         await routed(here, canary=CANARY)
         here.engine.resident.add(version(2).name)
@@ -280,9 +272,7 @@ async def test_an_engine_that_takes_too_long_is_a_time_out(nats: Broker, tmp_pat
         here.engine.at_work.set()
 
 
-async def test_a_kept_answer_needs_no_engine_trains_no_policy_and_does_not_outlive_its_own(
-    nats: Broker, tmp_path: Path
-) -> None:
+async def test_kept_answer_needs_no_engine_and_does_not_outlive_its_policy(nats: Broker, tmp_path: Path) -> None:
     async with scene(nats, tmp_path, cache_bytes=1 << 20) as here:
         client = here.client()
         await ask(client, HI, temperature=0)

@@ -124,9 +124,7 @@ async def test_a_kill_under_traffic_loses_at_most_the_turns_of_the_last_moments(
 
 
 @pytest.mark.own_broker
-async def test_a_rollback_reaches_a_gateway_whose_broker_was_killed_within_the_promised_time(
-    nats: RunningServer, tmp_path: Path
-) -> None:
+async def test_rollback_reaches_a_gateway_whose_broker_was_killed_in_time(nats: RunningServer, tmp_path: Path) -> None:
     async with world(nats, tmp_path) as here, http_client() as http:
         with gateway_process(nats.url, here.engine_url, tmp_path) as gateway:
             await eventually(lambda: answers(http, gateway.url))

@@ -149,7 +149,7 @@ async def willing(visit: Visit) -> None:
 
 
 @on_both_loops
-async def test_a_request_is_what_it_should_be_and_the_next_one_uses_the_same_connection() -> None:
+async def test_request_is_what_it_should_be_and_next_one_uses_same_connection() -> None:
     heard: list[tuple[bytes, bytes]] = []
 
     async def talk(visit: Visit) -> None:
@@ -215,7 +215,7 @@ async def test_a_kept_connection_that_the_server_closed_is_not_used() -> None:
 
 
 @on_both_loops
-async def test_a_close_that_the_loop_has_not_yet_seen_is_noticed_before_a_request_is_sent() -> None:
+async def test_close_that_the_loop_has_not_seen_is_noticed_before_a_request() -> None:
     loop = asyncio.get_running_loop()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
@@ -251,7 +251,7 @@ async def test_a_request_that_may_have_arrived_is_never_sent_again() -> None:
 
 
 @on_both_loops
-async def test_an_idle_connection_is_closed_before_the_time_that_its_server_named() -> None:
+async def test_idle_connection_is_closed_before_the_time_that_its_server_named() -> None:
     closed: list[bytes] = []
 
     async def talk(visit: Visit) -> None:
@@ -305,7 +305,7 @@ async def test_chunks_come_as_the_server_sends_them() -> None:
 
 
 @on_both_loops
-async def test_the_end_of_the_pool_breaks_off_what_is_under_way_and_leaves_nothing_open() -> None:
+async def test_end_of_pool_breaks_off_what_is_under_way_and_leaves_nothing_open() -> None:
     asked = asyncio.Event()
 
     async def talk(visit: Visit) -> None:
@@ -383,7 +383,7 @@ async def fate_of(pool: HttpPool, body: bytes, draw: random.Random) -> str:
 
 
 @on_both_loops
-async def test_every_answer_is_its_own_call_s_whatever_others_cancel_and_servers_break_off() -> None:
+async def test_every_answer_belongs_to_its_call_whatever_others_cancel() -> None:
     draw = random.Random(7)
     fates = Counter[str]()
 

@@ -170,7 +170,7 @@ async def test_a_refusal_of_the_upstream_comes_in_its_own_words(nats: Broker, tm
         assert turn.provider.request_id == "req_01"
 
 
-async def test_a_stream_that_the_upstream_breaks_off_raises_and_its_part_is_recorded(
+async def test_stream_that_upstream_breaks_off_raises_and_its_part_is_recorded(
     nats: Broker, tmp_path: Path, key: str
 ) -> None:
     provider = FakeAnthropic(key, breaks_after=asyncio.Event())

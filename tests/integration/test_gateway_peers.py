@@ -74,9 +74,7 @@ async def test_a_run_without_a_name_is_one_trajectory_over_all_gateways(nats: Br
             assert {turn.attempt for turn in turns} == {1}
 
 
-async def test_a_gateway_records_what_a_call_adds_to_one_that_another_gateway_recorded(
-    nats: Broker, tmp_path: Path
-) -> None:
+async def test_gateway_records_what_a_call_adds_to_one_of_another_gateway(nats: Broker, tmp_path: Path) -> None:
     async with several(nats, tmp_path, 2) as here:
         first = await here.ask([USER], at=0)
         chat = [USER, first.parse().choices[0].message.model_dump(exclude_none=True), {"role": "user", "content": "?"}]
@@ -169,9 +167,7 @@ async def test_gateways_share_again_what_they_answer_after_their_broker_died(
 
 
 @pytest.mark.own_broker
-async def test_equal_runs_are_cut_apart_and_never_mixed_while_the_broker_is_away_and_later(
-    nats: RunningServer, tmp_path: Path
-) -> None:
+async def test_equal_runs_are_cut_apart_and_never_mixed_without_a_broker(nats: RunningServer, tmp_path: Path) -> None:
     """Each gateway gave the same answer to the same question; each run goes on at the other gateway."""
     chat = [USER, {"role": "assistant", "content": "hello"}, {"role": "user", "content": "go on"}]
 
@@ -229,9 +225,7 @@ async def test_requests_of_a_key_in_a_minute_count_at_all_gateways(nats: Broker,
         assert answered < 10 + time.monotonic() - began, "4, and one more for each second; 29 by its own count"
 
 
-async def test_interleaved_runs_at_gateways_that_are_drawn_stay_apart_and_their_notes_keep_the_contract(
-    nats: Broker, tmp_path: Path
-) -> None:
+async def test_interleaved_runs_at_drawn_gateways_stay_apart_by_the_contract(nats: Broker, tmp_path: Path) -> None:
     async with several(nats, tmp_path, 3) as here:
         chats = {number: [{"role": "user", "content": f"Where is order {number}?"}] for number in range(6)}
         owners: dict[int, set[str]] = {number: set() for number in chats}
@@ -250,9 +244,7 @@ async def test_interleaved_runs_at_gateways_that_are_drawn_stay_apart_and_their_
             here.bus.contracts.check_strict(notes)
 
 
-async def test_a_named_run_whose_calls_come_to_all_gateways_at_once_has_all_its_turns(
-    nats: Broker, tmp_path: Path
-) -> None:
+async def test_named_run_with_calls_at_all_gateways_at_once_has_all_turns(nats: Broker, tmp_path: Path) -> None:
     async with several(nats, tmp_path, 3) as here:
         headers = {"x-ratchet-trajectory": "team 7"}
         prompts = [[{"role": "user", "content": f"Part {number}"}] for number in range(9)]

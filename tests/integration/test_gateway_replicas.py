@@ -267,7 +267,7 @@ async def knows_all_roles(here: Scene) -> bool:
     return names >= {*ROLES, "sales"}
 
 
-async def test_ten_roles_are_served_by_one_engine_and_another_role_by_another_one(nats: Broker, tmp_path: Path) -> None:
+async def test_ten_roles_are_served_by_one_engine_and_another_by_a_second(nats: Broker, tmp_path: Path) -> None:
     async with two_engines() as (_, rest, entries), scene(nats, tmp_path, engines=entries) as here:
         await put_routes(here.bus, **dict.fromkeys((*ROLES, "sales"), 1))
         await eventually(lambda: knows_all_roles(here))

@@ -96,9 +96,7 @@ async def test_a_stream_begins_with_the_response_and_ends_with_it_whole(nats: Br
     assert events[-1].response.usage.output_tokens == len(here.engine.answer)
 
 
-async def test_a_response_is_continued_read_and_deleted_and_its_turns_hold_the_history(
-    nats: Broker, tmp_path: Path
-) -> None:
+async def test_response_is_continued_read_and_deleted_and_its_turns_hold_history(nats: Broker, tmp_path: Path) -> None:
     async with scene(nats, tmp_path) as here:
         client, headers = here.client(), an_id()
         first = await client.responses.create(model=ROLE, input="When?", extra_headers=headers)

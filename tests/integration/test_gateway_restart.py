@@ -47,7 +47,7 @@ async def gateway(settings: Settings, **constants: Any) -> AsyncIterator[tuple[o
 
 
 @pytest.mark.own_broker
-async def test_a_gateway_that_starts_without_its_broker_serves_stable_and_keeps_the_turns(
+async def test_gateway_started_without_its_broker_serves_stable_and_keeps_turns(
     nats: RunningServer, tmp_path: Path
 ) -> None:
     shared = SharedSettings(nats_url=nats.url, data_dir=tmp_path / "gateway")
@@ -91,9 +91,7 @@ async def test_a_gateway_that_starts_without_its_broker_serves_stable_and_keeps_
             await eventually(renewed)
 
 
-async def test_after_a_restart_a_canary_trajectory_without_a_lease_goes_on_with_stable_and_is_announced_once(
-    nats: Broker, tmp_path: Path
-) -> None:
+async def test_restarted_canary_trajectory_without_lease_goes_on_with_stable(nats: Broker, tmp_path: Path) -> None:
     shared = SharedSettings(nats_url=nats.url, data_dir=tmp_path / "gateway")
     engine = FakeEngine(resident={version(1).name, version(2).name})
     trajectory = {"x-ratchet-trajectory": str(uuid_utils.uuid7())}

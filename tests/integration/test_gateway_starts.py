@@ -75,9 +75,7 @@ async def test_the_start_is_stored_while_the_engine_has_not_answered(nats: Broke
         assert len(await here.published(Start, 1)) == 1
 
 
-async def test_without_a_canary_a_start_names_stable_and_pinned_calls_announce_nothing(
-    nats: Broker, tmp_path: Path
-) -> None:
+async def test_without_a_canary_a_start_names_stable_and_pinned_calls_nothing(nats: Broker, tmp_path: Path) -> None:
     async with scene(nats, tmp_path) as here:
         await ask(here.client(), HI, model=f"{ROLE}@1")
         await ask(here.client(), HI)
@@ -168,9 +166,7 @@ async def test_a_policys_engine_that_is_busy_falls_back_to_stable(nats: Broker, 
         assert (failed.policy.arm, failed.error, answered.policy.arm) == ("canary", "slow_down", "mixed")
 
 
-async def test_an_id_without_a_time_keeps_its_arm_on_a_second_gateway_at_a_later_stage(
-    nats: Broker, tmp_path: Path
-) -> None:
+async def test_id_without_a_time_keeps_its_arm_on_a_gateway_at_a_later_stage(nats: Broker, tmp_path: Path) -> None:
     trajectories = [str(uuid.UUID(int=n * 7919, version=4)) for n in range(12)]
 
     async def arms(here: Scene) -> list[str]:

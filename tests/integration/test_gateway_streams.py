@@ -122,9 +122,7 @@ async def test_an_agent_that_goes_away_in_mid_stream_ends_the_engines_call(nats:
         assert [chunk async for chunk in await _streamed(here)]
 
 
-async def test_an_agent_that_goes_away_before_a_plain_answer_ends_the_engines_call_too(
-    nats: Broker, tmp_path: Path
-) -> None:
+async def test_agent_that_goes_away_before_a_plain_answer_ends_engines_call_too(nats: Broker, tmp_path: Path) -> None:
     async with scene(nats, tmp_path) as here:
         here.engine.at_work.clear()
         asking = asyncio.create_task(here.client().chat.completions.create(model=ROLE, messages=HI))
@@ -162,7 +160,7 @@ async def test_each_chunk_arrives_before_the_engine_makes_the_next(nats: Broker,
 
 
 @pytest.mark.parametrize("reported", [True, False])
-async def test_a_stream_that_breaks_off_is_an_error_for_the_agent_and_a_turn_with_its_part(
+async def test_stream_that_breaks_off_is_error_for_agent_and_turn_with_its_part(
     nats: Broker, tmp_path: Path, reported: bool
 ) -> None:
     async def before(number: int) -> None:

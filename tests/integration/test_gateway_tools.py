@@ -49,9 +49,7 @@ async def takes_no_tools(here: Scene) -> None:
     await eventually(refused)
 
 
-async def test_a_call_with_tools_for_a_policy_without_them_is_refused_in_words_and_recorded(
-    nats: Broker, tmp_path: Any
-) -> None:
+async def test_call_with_tools_for_a_policy_without_them_is_refused_and_recorded(nats: Broker, tmp_path: Any) -> None:
     async with scene(nats, tmp_path) as here, http_client(base_url=here.url) as http:
         await takes_no_tools(here)
         before = len(here.engine.asked)

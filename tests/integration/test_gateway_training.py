@@ -21,7 +21,7 @@ SHAPE = {"message", "type", "param", "code"}
 HI: list[Any] = [{"role": "user", "content": "where is it?"}]
 
 
-async def test_two_roles_infer_in_one_session_and_one_starts_a_training_through_one_base_url(
+async def test_two_roles_and_a_training_share_one_session_and_base_url(
     shared_settings: SharedSettings, nats: Broker, tmp_path: Path
 ) -> None:
     facts = [*played("first", 0.2, seconds=1), *played("second", 0.8, seconds=2)]

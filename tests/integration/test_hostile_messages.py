@@ -121,7 +121,7 @@ UNFIT = ("ClickHouse cannot hold it", "ended without a recorded call", "which is
 that never comes."""
 
 
-async def test_the_collector_accounts_for_every_legal_message_even_the_extreme_ones(
+async def test_collector_accounts_for_every_legal_message_even_the_extreme_ones(
     shared_settings: SharedSettings,
 ) -> None:
     messages = [message for topic in TABLES for message in legal(topic)]

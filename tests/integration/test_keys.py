@@ -83,9 +83,7 @@ async def _is(url: str, secret: str, status: int) -> bool:
 
 
 @pytest.mark.own_broker
-async def test_while_the_broker_is_away_the_last_known_keys_count_and_after_it_the_new_ones(
-    nats: RunningServer, tmp_path: Path
-) -> None:
+async def test_known_keys_count_without_a_broker_and_new_ones_after_it(nats: RunningServer, tmp_path: Path) -> None:
     async with scene(nats, tmp_path) as here:
         _, secret = await made(here.bus, f"infer:{ROLE}")
         await until_it_counts(here.url, secret, 200)
@@ -114,9 +112,7 @@ async def test_a_hostile_header_is_401_and_the_gateway_goes_on(nats: Broker, tmp
         assert await status_of(here.url, "good-0123456789ab") == 200
 
 
-async def test_a_key_reaches_its_roles_alone_and_a_version_that_was_refused_only_operators(
-    nats: Broker, tmp_path: Path
-) -> None:
+async def test_key_reaches_its_roles_and_a_refused_version_only_operators(nats: Broker, tmp_path: Path) -> None:
     async with scene(nats, tmp_path) as here:
         agent_key, agent = await made(here.bus, f"infer:{ROLE}", f"feedback:{ROLE}")
         annotator_key, annotator = await made(here.bus, "annotate")

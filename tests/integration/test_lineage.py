@@ -256,7 +256,7 @@ def policy_of(objects: Objects, job_id: str) -> Artifacts:
 
 
 @pytest.mark.timeout(120)
-async def test_the_chain_is_walked_from_a_deployment_to_a_trajectory_by_ids_alone(
+async def test_chain_is_walked_from_a_deployment_to_a_trajectory_by_ids_alone(
     shared_settings: SharedSettings, bus: Bus
 ) -> None:
     # Ended a while ago by the clock: the reward computer looks at the time that it was stored only.
@@ -385,7 +385,7 @@ async def test_costs_of_a_policys_trajectories_sum_their_calls(shared_settings: 
         assert (await workshop.api.get(f"/v1/models/{ROLE}/0/costs")).json()["costs_usd"] == [2.0]
 
 
-async def test_outcome_times_are_measured_from_the_start_to_the_first_known_outcome(
+async def test_outcome_times_are_measured_from_start_to_the_first_known_outcome(
     shared_settings: SharedSettings, bus: Bus
 ) -> None:
     began = bus.now() - timedelta(hours=12)

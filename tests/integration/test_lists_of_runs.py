@@ -74,7 +74,7 @@ async def test_feedback_on_the_latest_takes_a_run_with_an_answer(warehouse: Ware
     assert await latest(warehouse, answered=True) == answered.trajectory_id
 
 
-async def test_lists_show_the_name_that_the_agent_gave_and_the_models_that_answered(warehouse: Warehouse) -> None:
+async def test_lists_show_the_name_that_the_agent_gave_and_models_that_answered(warehouse: Warehouse) -> None:
     named = call("named", trajectory_name="nightly refunds 17", provider=Provider(model="gpt-4o-2024-08-06"))
     await store(warehouse, named, call("plain"))
     _, opened, _ = await newest_in(TrajectoryList(warehouse, lambda: NOW), WITHOUT, 10)

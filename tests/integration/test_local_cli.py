@@ -82,7 +82,7 @@ def test_a_refused_start_and_a_dry_run_leave_no_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(120)
-def test_processes_that_a_killed_supervisor_left_are_named_and_can_be_ended(tmp_path: Path) -> None:
+def test_processes_that_killed_supervisor_left_are_named_and_can_be_ended(tmp_path: Path) -> None:
     directory = ("--dir", str(tmp_path / "state"))
     up = ratchet("up", *directory, "--free-ports", "--only", "nats", "--detach", "--json")
     assert up.returncode == 0, up.stderr
@@ -103,7 +103,7 @@ def test_processes_that_a_killed_supervisor_left_are_named_and_can_be_ended(tmp_
 
 
 @pytest.mark.timeout(120)
-def test_a_failed_start_gives_its_own_reason_and_not_that_of_the_start_before(tmp_path: Path) -> None:
+def test_failed_start_gives_its_own_reason_and_not_that_of_start_before(tmp_path: Path) -> None:
     log = tmp_path / "state/logs/up.log"
     log.parent.mkdir(parents=True)
     log.write_text("ratchet: gateway ended with exit code 1 during start: of the run before\n")

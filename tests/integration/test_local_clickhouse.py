@@ -181,7 +181,7 @@ def test_errors_carry_the_code_of_clickhouse(client: Any, sql: str, code: int) -
     assert client.command("SELECT 1") == 1
 
 
-def test_an_error_while_rows_are_written_is_reported_and_nothing_is_inserted(client: Any) -> None:
+def test_error_while_rows_are_written_is_reported_and_nothing_is_inserted(client: Any) -> None:
     """The server can read the rows and cannot store them, as on a full disk."""
     client.command("CREATE TABLE bounded (a UInt64, CONSTRAINT small CHECK a < 10) ENGINE = MergeTree ORDER BY a")
     with pytest.raises(DatabaseError, match="469"):

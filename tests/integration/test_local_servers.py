@@ -125,7 +125,7 @@ async def _object(server: RunningServer) -> bytes | None:
         return None
 
 
-def test_the_object_store_keeps_its_objects_over_a_kill_and_refuses_wrong_keys(tmp_path: Path) -> None:
+def test_object_store_keeps_its_objects_over_a_kill_and_refuses_wrong_keys(tmp_path: Path) -> None:
     with running_s3(tmp_path) as server:
         client = s3_client(server)
         client.create_bucket(Bucket="blobs")

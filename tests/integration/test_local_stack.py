@@ -53,7 +53,7 @@ def pids(record: StackRecord) -> dict[str, int]:
     return {name: member.pid for name, member in record.services.items() if member.pid is not None}
 
 
-async def test_a_stack_starts_in_order_restarts_crashed_members_and_leaves_nothing(tmp_path: Path) -> None:
+async def test_stack_starts_in_order_restarts_crashed_members_and_leaves_nothing(tmp_path: Path) -> None:
     ready: list[str] = []
 
     def changed(member: Member) -> None:
@@ -198,7 +198,7 @@ async def test_a_taken_port_is_named_before_anything_starts(tmp_path: Path) -> N
     assert read_record(tmp_path) is None
 
 
-async def test_processes_that_a_killed_supervisor_leaves_are_ended_by_the_next_one(tmp_path: Path) -> None:
+async def test_processes_that_a_killed_supervisor_leaves_are_ended_by_next_one(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ratchet.cli", "up", "--dir", str(tmp_path), "--free-ports", "--only", "nats,s3"]
     supervisor = await asyncio.create_subprocess_exec(*command, stdout=subprocess.DEVNULL)
 

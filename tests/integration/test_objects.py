@@ -140,7 +140,7 @@ def test_a_store_that_refuses_the_bucket_is_away() -> None:
         objects.ping()
 
 
-def test_a_store_that_breaks_off_within_a_file_is_unavailable_and_leaves_none(tmp_path: Path) -> None:
+def test_store_that_breaks_off_within_file_is_unavailable_and_leaves_none(tmp_path: Path) -> None:
     with store(headers(timedelta(0), 7)) as (objects, _), pytest.raises(ObjectsUnavailable, match="blobs/a"):
         objects.get_file("s3://ratchet/blobs/a", tmp_path / "file", "0" * 64)
     assert list(tmp_path.iterdir()) == []

@@ -216,7 +216,7 @@ async def test_a_message_without_headers_has_the_id_that_follows_from_its_body(s
         assert row["event_id"] == trajectory().event_id
 
 
-async def test_without_a_message_id_a_repetition_is_stored_in_the_stream_but_not_as_a_row(
+async def test_without_message_id_repetition_is_stored_in_stream_but_not_as_row(
     shared_settings: SharedSettings,
 ) -> None:
     async with collecting(shared_settings) as here:

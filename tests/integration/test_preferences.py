@@ -166,7 +166,7 @@ async def test_a_snapshot_of_pairs_holds_one_roles_pairs_and_names_their_sources
             assert manifest["filters"] == {}
 
 
-async def test_too_few_pairs_and_pairs_that_the_lineage_has_learned_from_are_refused(
+async def test_too_few_pairs_and_pairs_that_lineage_has_learned_from_are_refused(
     shared_settings: SharedSettings, bus: Bus
 ) -> None:
     async with stored(shared_settings, bus, tries()):

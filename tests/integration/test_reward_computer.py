@@ -106,7 +106,7 @@ async def test_a_trajectory_becomes_a_reward_row(shared_settings: SharedSettings
         assert {await check() for check in app.checks.values()} == {None}
 
 
-async def test_late_feedback_makes_a_revision_and_the_same_feedback_does_not_make_another(
+async def test_late_feedback_makes_a_revision_and_its_repetition_none(
     shared_settings: SharedSettings,
 ) -> None:
     async with loop(shared_settings) as (bus, warehouse), running_app(build(settings_of(shared_settings))):
@@ -249,7 +249,7 @@ async def test_rewards_wait_for_the_collector_and_then_come(shared_settings: Sha
                 await eventually(heard)
 
 
-async def test_messages_that_are_gone_are_noted_and_keep_the_reward_computer_ready(
+async def test_messages_that_are_gone_are_noted_and_keep_reward_computer_ready(
     shared_settings: SharedSettings,
 ) -> None:
     async with loop(shared_settings) as (bus, warehouse):

@@ -73,7 +73,7 @@ BODIES: dict[str, list[Any]] = {
 """Bodies that routes take, by the last part of their path."""
 
 
-async def test_no_log_line_holds_a_secret_that_was_planted_in_requests_answers_and_events(tmp_path: Path) -> None:
+async def test_no_log_line_holds_a_planted_secret(tmp_path: Path) -> None:
     async with Echo().running() as echo:
         settings = StackSettings(directory=tmp_path, free_ports=True, only=SERVICES, env=_environment(echo))
         async with Stack(settings) as stack:

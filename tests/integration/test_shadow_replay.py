@@ -242,7 +242,7 @@ async def test_a_candidate_that_answers_worse_than_stable_waits_for_a_person(rep
 
 
 @pytest.mark.timeout(300)
-async def test_a_candidate_that_answers_better_than_stable_begins_with_a_higher_weight(replaying: Replaying) -> None:
+async def test_candidate_better_than_stable_begins_with_a_higher_weight(replaying: Replaying) -> None:
     engine, workshop = replaying.engine, replaying.workshop
     engine.messages = {served(1).name: UNSURE, replaying.name: calling("look_up")}
     better = await replaying.rollout(2, "running")

@@ -40,9 +40,7 @@ async def world(shared_settings: SharedSettings, tmp_path: Path) -> AsyncIterato
 
 
 @pytest.mark.timeout(300)
-async def test_a_dispatch_becomes_a_content_addressed_adapter_and_that_can_be_continued(
-    world: World, tmp_path: Path
-) -> None:
+async def test_dispatch_becomes_an_addressed_adapter_that_can_be_continued(world: World, tmp_path: Path) -> None:
     async with working(world):
         dispatch = await world.dispatch("adapter", world.config())
         done = await world.ended(dispatch.training_job_id)
@@ -100,7 +98,7 @@ async def _continue_twice(world: World, done: TrainingStatus) -> None:
 
 
 @pytest.mark.timeout(300)
-async def test_a_cancel_is_acknowledged_and_a_second_one_ends_the_training_without_a_checkpoint(world: World) -> None:
+async def test_second_cancel_ends_the_training_without_a_checkpoint(world: World) -> None:
     config = msgspec.structs.replace(world.endless(), checkpointing=Checkpointing(save_interval=1_000_000))
     async with working(world):
         dispatch = await world.dispatch("cancelled-now", config)

@@ -58,7 +58,7 @@ async def store(warehouse: Warehouse, *statuses: TrainingStatus) -> None:
     await Facts(warehouse).insert(TABLES[TrainingStatus.TOPIC], rows, again=True)
 
 
-async def test_each_attempt_has_its_usage_and_the_curves_go_on_where_the_last_one_went_on(warehouse: Warehouse) -> None:
+async def test_each_attempt_has_its_usage_and_continues_the_curves(warehouse: Warehouse) -> None:
     blobs = MemoryBlobs()
     lines = b"".join(b'{"step": %d, "seconds": 1.0, "loss": %d}\n' % (step, 20 + step) for step in (3, 4))
     curves = blobs.put(lines, "metrics", ".jsonl").uri

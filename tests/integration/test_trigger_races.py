@@ -51,7 +51,7 @@ def firer_on(bus: Bus) -> tuple[KvJobs, Firer]:
     return store, Firer(jobs, Bucket(bus, "coordinator", Claim), bus.now)
 
 
-async def test_every_kind_of_trigger_of_three_coordinators_at_one_moment_makes_one_job(
+async def test_triggers_of_three_coordinators_at_one_moment_make_one_job(
     shared_settings: SharedSettings,
 ) -> None:
     async with connected(shared_settings) as first, connected(shared_settings) as second:

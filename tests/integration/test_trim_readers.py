@@ -67,7 +67,7 @@ async def test_a_rollout_under_way_keeps_the_feedback_that_it_has_not_read(setti
 
 
 @pytest.mark.parametrize("body", [b'{"state": "\xff"}', b'{"beside": ' + b"[" * 100_000, b"null", b'{"state": 7}'])
-async def test_a_rollout_whose_record_cannot_be_read_keeps_everything_of_its_role(
+async def test_rollout_whose_record_cannot_be_read_keeps_everything_of_its_role(
     settings: SharedSettings, body: bytes
 ) -> None:
     async with connected(settings) as bus:

@@ -171,7 +171,7 @@ def test_two_processes_on_ray_have_the_losses_and_the_adapter_of_one(
 
 
 @pytest.mark.parametrize("killed", [0, 1], ids=["the-first", "another"])
-def test_a_killed_process_is_replaced_and_the_curve_goes_on_from_the_newest_checkpoint(
+def test_killed_process_is_replaced_and_the_curve_goes_on(
     killed: int, inputs: dict[str, tuple[str, str]], tmp_path: Path
 ) -> None:
     with Training(tmp_path / "one", spec_of(inputs, "rloo", 1, **LONG), None) as one:

@@ -70,7 +70,7 @@ async def test_a_job_on_ray_becomes_a_policy_like_any_other(world: World) -> Non
     assert read_policy(world.objects, str(done.artifacts.final_checkpoint)).manifest.attempt == 1
 
 
-async def test_a_job_on_ray_outlives_its_first_process_and_a_cancel_leaves_a_checkpoint(world: World) -> None:
+async def test_job_on_ray_outlives_its_first_process_and_cancel_checkpoints(world: World) -> None:
     async with working(world):
         config = replace(world.endless(), checkpointing=Checkpointing(save_interval=20))
         dispatch = await world.dispatch("lost", config)

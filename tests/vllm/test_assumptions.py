@@ -207,7 +207,7 @@ async def test_a_gateway_in_between_changes_no_token_of_a_stream(
     assert turn.trainable.ok == (mode == PROCESSED)
 
 
-def test_a_call_that_the_limit_cuts_is_text_in_a_whole_answer_and_a_call_in_a_stream(vllm: RunningVllm) -> None:
+def test_call_that_limit_cuts_is_text_in_a_whole_answer_and_call_in_stream(vllm: RunningVllm) -> None:
     """The one difference that was found: ids and log-probabilities are the same."""
     members = {"temperature": 0, "logprobs": True, "max_tokens": 40, **CONSTRAINED["named tool"]}
     members["tools"] = [{"type": "function", "function": {**TOOL["function"], "strict": False}}]

@@ -15,7 +15,7 @@ from tests.support.servers import RunningServer
 from tests.support.vllm_process import RunningVllm
 
 
-async def test_a_worse_canary_is_probed_gets_traffic_beside_stable_and_is_rolled_back_on_the_evidence(
+async def test_worse_canary_is_probed_beside_stable_and_rolled_back(
     replicas: list[RunningVllm], nats: RunningServer, tmp_path: Path
 ) -> None:
     vllm = replicas[0]

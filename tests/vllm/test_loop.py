@@ -15,7 +15,7 @@ ROUNDING = 1e-3
 """Difference of effective sample sizes that float32 leaves."""
 
 
-async def test_a_policy_is_trained_served_played_and_trained_again_on_its_own_log_probabilities(
+async def test_policy_is_trained_served_and_trained_again_on_its_own_logprobs(
     replicas: list[RunningVllm], nats: RunningServer, tmp_path: Path
 ) -> None:
     vllm = next(one for one in replicas if one.logprobs_mode == PROCESSED)

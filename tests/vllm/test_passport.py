@@ -52,7 +52,7 @@ async def probed(replicas: list[RunningVllm], candidate: Policy, logprobs_mode: 
         return await gate.check(registered(candidate), registered(stable, 1))
 
 
-async def test_the_right_adapter_passes_on_both_replicas_and_each_reports_its_kind(
+async def test_right_adapter_passes_on_both_replicas_and_each_reports_its_kind(
     replicas: list[RunningVllm],
 ) -> None:
     result = await probed(replicas, replicas[0].publish(dtype=FLOAT32))
@@ -135,7 +135,7 @@ class Registry:
         return [self._stable, self._ended]
 
 
-async def test_an_ended_policy_leaves_both_replicas_and_answers_again_when_it_is_asked_for(
+async def test_ended_policy_leaves_both_replicas_and_answers_again_on_demand(
     replicas: list[RunningVllm],
 ) -> None:
     stable = registered(replicas[0].publish(algorithm="kept"), 1, stage="stable")

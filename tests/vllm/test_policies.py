@@ -26,7 +26,7 @@ SURE = 1e-3
 """Difference of two log-probabilities that are the same, in nats."""
 
 
-def test_a_policy_answers_by_its_name_alone_with_the_trainers_log_probabilities(vllm: RunningVllm) -> None:
+def test_policy_answers_by_its_name_alone_with_the_trainers_logprobs(vllm: RunningVllm) -> None:
     probe = vllm.published.adapter.manifest.probe
     assert probe is not None
     body = {"model": vllm.model, "prompt": [*PROMPT, *OUTPUT], "max_tokens": 1, "prompt_logprobs": 0}
@@ -56,7 +56,7 @@ def test_many_first_calls_at_a_time_are_all_answered(vllm: RunningVllm) -> None:
     assert vllm.ask(names[0]).status_code == 200  # vLLM holds two at a time, and read it from its directory again
 
 
-def test_ten_roles_on_one_base_answer_at_a_time_though_vllm_holds_two_policies(vllm: RunningVllm) -> None:
+def test_ten_roles_on_one_base_answer_though_vllm_holds_two_policies(vllm: RunningVllm) -> None:
     roles = [f"role-{number}" for number in range(10)]
     policies = [vllm.publish(role=role, algorithm=f"sft-{vllm.logprobs_mode}") for role in roles]
     names = [policy_name(role, 1, policy.digest) for role, policy in zip(roles, policies, strict=True)]
@@ -166,9 +166,7 @@ def test_an_unloaded_policy_is_fetched_again_by_the_next_call(vllm: RunningVllm)
     assert vllm.ask(vllm.model).status_code == 200
 
 
-def test_while_the_object_store_is_away_new_names_are_unavailable_and_known_ones_answer(
-    replicas: list[RunningVllm], s3: RunningServer
-) -> None:
+def test_known_names_answer_while_the_object_store_is_away(replicas: list[RunningVllm], s3: RunningServer) -> None:
     (vllm, _) = replicas
     name = vllm.name_of(vllm.publish(algorithm="while away"))
     assert vllm.ask(vllm.model).status_code == 200

@@ -74,7 +74,7 @@ def doomed(replicas: list[RunningVllm]) -> Iterator[Doomed]:
     here.kill()
 
 
-async def test_agents_notice_nothing_of_a_killed_replica_but_for_streams_that_had_begun(
+async def test_agents_notice_of_a_killed_replica_only_streams_under_way(
     doomed: Doomed, nats: RunningServer, tmp_path: Path
 ) -> None:
     first, second = doomed.first, doomed.second
@@ -132,7 +132,7 @@ class Agent:
             self.broken += 1
 
 
-async def test_the_probe_passes_on_the_replica_that_is_left_and_names_the_one_that_is_away(doomed: Doomed) -> None:
+async def test_probe_passes_on_replica_that_is_left_and_names_one_that_is_away(doomed: Doomed) -> None:
     doomed.kill()
     urls = (doomed.first.url, doomed.second.url)
     settings = EngineSettings.model_validate({"name": "small", "kind": "vllm", "urls": urls, "roles": ["*"]})

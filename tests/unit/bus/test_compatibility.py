@@ -98,7 +98,7 @@ def test_every_other_change_is_named_with_its_place(edit: Change, path: str, wha
     assert (first.path, first.what[: len(what)]) == (path, what)
 
 
-def test_more_places_at_the_end_of_a_row_are_fine_and_fewer_or_others_are_not() -> None:
+def test_more_places_at_the_end_of_a_row_are_fine_and_fewer_are_not() -> None:
     row = {"type": "array", "prefixItems": [{"type": "string"}, {"type": "number"}], "minItems": 1}
     longer = row | {"prefixItems": [*row["prefixItems"], {"type": "boolean"}]}
     other = row | {"prefixItems": [{"type": "string"}, {"type": "string"}]}

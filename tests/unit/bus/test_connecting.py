@@ -53,7 +53,7 @@ async def attempts(absent: str, count: int, patience: Callable[[Callable[[], str
     return len(warnings)
 
 
-async def test_a_service_warns_of_every_attempt_and_looks_for_its_broker_before_each(absent: str) -> None:
+async def test_service_warns_of_every_attempt_and_looks_for_its_broker_first(absent: str) -> None:
     assert await attempts(absent, 3, lambda at: Patience(address=at, first_pause_s=0.01, longest_pause_s=0.02)) == 3
 
 
@@ -109,7 +109,7 @@ async def test_who_waits_for_a_connection_that_will_never_be_is_not_left_waiting
         await waiting
 
 
-async def test_a_connection_that_fails_for_good_ends_its_component_and_those_that_wait() -> None:
+async def test_connection_that_fails_for_good_ends_its_component_and_waiters() -> None:
     async def connect() -> Bus:
         raise ConfigError("the seed file is empty")
 
@@ -122,7 +122,7 @@ async def test_a_connection_that_fails_for_good_ends_its_component_and_those_tha
     assert connection.connected is None
 
 
-async def test_a_cancelled_component_closes_the_connection_that_it_holds_or_awaits() -> None:
+async def test_cancelled_component_closes_the_connection_that_it_holds_or_awaits() -> None:
     closed: list[str] = []
 
     class Closing(FakeBus):

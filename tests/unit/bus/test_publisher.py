@@ -73,7 +73,7 @@ async def publish(stream: Stream, names: Sequence[str], *, atomic: bool = True) 
     return await asyncio.gather(*(one.done for one in batch), return_exceptions=True)
 
 
-async def test_messages_that_come_together_cost_two_round_trips_and_keep_their_order() -> None:
+async def test_messages_that_come_together_cost_two_round_trips_in_order() -> None:
     stream = Stream()
     names = [f"m{n}" for n in range(100)]
     assert await publish(stream, names) == [None] * 100

@@ -291,7 +291,7 @@ async def test_spool_counts_deleted_segments_and_drains_the_others(
     spool.close()
 
 
-async def test_published_records_free_their_room_when_the_cursor_cannot_be_written(tmp_path: Path) -> None:
+async def test_published_records_free_their_room_when_cursor_cannot_be_written(tmp_path: Path) -> None:
     spool, broker = put(Spool(tmp_path, ROOM), range(10)), Broker()
     (tmp_path / "cursor.new").mkdir()  # as on a disk that takes nothing more
     with pytest.raises(OSError, match=r"cursor\.new"):

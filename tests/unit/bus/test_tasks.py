@@ -38,7 +38,7 @@ async def test_a_request_that_is_answered_as_it_is_cancelled_ends_all_the_same()
     assert task.cancelled()
 
 
-async def test_ending_a_task_while_being_cancelled_returns_once_the_task_has_ended() -> None:
+async def test_ending_a_task_while_being_cancelled_returns_once_it_has_ended() -> None:
     task = await begun()
     ending = asyncio.create_task(end(task, again_s=0.05))
     await asyncio.sleep(0)

@@ -121,7 +121,7 @@ def test_a_complaint_after_the_horizon_is_none_however_soon_it_is_read() -> None
     assert not only(window).complained, "what was settled without a complaint stays so"
 
 
-def test_a_complaint_that_is_pending_stands_at_the_bound_until_the_horizon_is_over() -> None:
+def test_complaint_that_is_pending_stands_at_bound_until_horizon_is_over() -> None:
     window = folded(start("c"), start("s", "stable"), score("c"), score("s"), as_of=100.0)
     assert harms(window) == [0.0, 1.0]
     folded(as_of=100.5, window=window)
@@ -190,7 +190,7 @@ def test_factors_of_half_as_many_complaints_again_have_the_mean_1() -> None:
     assert (mean(0.04, 0.04) < 1).all()
 
 
-def test_gain_of_a_unit_is_the_mean_of_its_members_with_those_to_come_at_the_bound() -> None:
+def test_gain_of_a_unit_is_mean_of_its_members_with_those_to_come_at_bound() -> None:
     """For k = 20: of two trajectories that started, and eighteen that may still."""
     window = folded(start("a", subject=SUBJECT), start("b", "stable", subject=SUBJECT), bad("a"))
     test, known = ComplaintTest({1: 1 - MEAN_SHARE, 20: MEAN_SHARE}), cohort(window)
@@ -251,12 +251,12 @@ async def test_complaints_survive_a_restart_of_the_deployer() -> None:
     ],
     ids=["at once on the canary", "by subject"],
 )
-def test_simulation_rarely_rolls_back_a_canary_within_the_margin_of_complaints(scene: Scene) -> None:
+def test_simulation_rarely_rolls_back_a_canary_within_margin_of_complaints(scene: Scene) -> None:
     rolled_back = play(scene, rollouts=30, seed=21).rolled_back
     assert exact_interval(rolled_back, 30)[0] <= 0.05, rolled_back
 
 
-def test_simulation_rolls_back_a_canary_with_many_complaints_by_nothing_else() -> None:
+def test_simulation_rolls_back_canary_with_many_complaints_by_nothing_else() -> None:
     scene = Scene(complaining(plain(0.3, 0.3, 20, 20), (0.04, 0.4)), stages=(Stage(0.25, 9e9, 20),))
     ends = play(scene, rollouts=20, seed=22)
     assert ends.rolled_back == 20

@@ -58,7 +58,7 @@ def test_a_small_share_of_traffic_misses_no_more_often(weight: float, harm: floa
     assert missed / rollouts <= 0.05
 
 
-def test_an_interval_shrinks_as_trajectories_come_and_stays_within_what_is_possible() -> None:
+def test_interval_shrinks_as_trajectories_come_and_stays_possible() -> None:
     few, many = share(0.5, (5, 1), (5, 4)), share(0.5, (5_000, 1_000), (5_000, 1_500))
     assert limits_of([few]) == Limits(-1.0, 1.0)
     limits = limits_of([many])

@@ -64,7 +64,7 @@ async def test_a_worse_policy_is_rolled_back_and_its_data_released() -> None:
     assert [alert.severity for alert in world.bus.published(Alert) if not alert.cleared] == ["critical"]
 
 
-async def test_a_rollback_takes_one_step_and_writes_the_route_right_after_the_decision() -> None:
+async def test_rollback_takes_one_step_and_writes_the_route_right_after_decision() -> None:
     world = await CanaryWorld(quick_rules(budget=Budget(evidence=0.5))).with_policies(1, 2)
     await world.until("running")
     ids = [named_id("failing", number) for number in range(6)]
@@ -84,7 +84,7 @@ async def test_a_rollback_takes_one_step_and_writes_the_route_right_after_the_de
     ]
 
 
-async def test_a_canary_that_is_undecided_at_the_deadline_is_held_and_alerts_operators() -> None:
+async def test_canary_that_is_undecided_at_deadline_is_held_and_alerts_operators() -> None:
     world = await CanaryWorld(quick_rules(margin=0.01)).with_policies(1, 2)
     await world.until("running")
     for _ in range(4):
@@ -115,7 +115,7 @@ async def test_decisions_answer_the_registration_and_everything_else_a_decision(
     assert {one.correlation_id for one in events} == {completed.correlation_id}
 
 
-async def test_the_event_names_every_check_and_claims_no_safety_suite_that_never_ran() -> None:
+async def test_event_names_every_check_and_claims_no_safety_suite_that_never_ran() -> None:
     world = await CanaryWorld().with_policies(1, 2)
     world.gates["approval"].outcome = NOT_RUN
     await world.until("running")
@@ -159,7 +159,7 @@ async def test_the_first_policy_of_a_role_is_stable_after_load_and_warmup() -> N
     assert (deployed.state, deployed.deployment_config.rollout_strategy) == ("promoted", "immediate")
 
 
-async def test_the_newest_candidate_begins_and_older_ones_are_superseded_and_announced() -> None:
+async def test_newest_candidate_begins_and_older_ones_are_superseded() -> None:
     world = await CanaryWorld().with_policies(1, 2, 3, 4)
     rollout = await world.until("running")
     assert rollout.candidate == served(4)
@@ -170,7 +170,7 @@ async def test_the_newest_candidate_begins_and_older_ones_are_superseded_and_ann
     ]
 
 
-async def test_a_candidate_that_waits_for_approval_is_superseded_with_a_new_salt_and_no_evidence() -> None:
+async def test_superseded_candidate_in_approval_gets_a_new_salt_and_no_evidence() -> None:
     world = await CanaryWorld().with_policies(1, 2)
     world.gates["heldout_tasks"].outcome = NEEDS_APPROVAL
     before = await world.until("awaiting_approval")
@@ -188,7 +188,7 @@ async def test_a_candidate_that_waits_for_approval_is_superseded_with_a_new_salt
     assert first_break(decisions) is None
 
 
-async def test_a_candidate_that_is_registered_while_another_waits_for_approval_supersedes_it_at_once() -> None:
+async def test_candidate_supersedes_at_once_another_that_waits_for_approval() -> None:
     world = await CanaryWorld().with_policies(1, 2)
     world.gates["heldout_tasks"].outcome = NEEDS_APPROVAL
     await world.until("awaiting_approval")

@@ -48,7 +48,7 @@ async def test_a_restart_resumes_the_statistics() -> None:
     assert restarted.statistics.stable.trajectories > 50
 
 
-async def test_statistics_folded_after_the_last_save_are_folded_again_after_a_kill() -> None:
+async def test_statistics_folded_after_the_last_save_are_folded_again_after_kill() -> None:
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
     await world.play(30, 0.8, 0.8)
@@ -122,7 +122,7 @@ async def test_a_kill_at_any_write_changes_nothing_in_the_end(moment: str) -> No
         assert first_break(decisions) is None
 
 
-async def test_a_broker_that_did_not_answer_delays_a_decision_and_loses_nothing_of_it() -> None:
+async def test_broker_that_did_not_answer_delays_a_decision_and_loses_nothing() -> None:
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
     world.clock.advance(61)
@@ -138,7 +138,7 @@ async def test_a_broker_that_did_not_answer_delays_a_decision_and_loses_nothing_
     assert [d.verdict for d in world.bus.published(ModelRollout)] == ["start", "advance"]
 
 
-async def test_a_second_deployer_on_the_same_role_reads_again_instead_of_overwriting() -> None:
+async def test_second_deployer_on_same_role_reads_again_instead_of_overwriting() -> None:
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
     other = world.new_controller()
@@ -168,14 +168,14 @@ async def with_lost_chunks(in_their_place: bytes | None = None) -> CanaryWorld:
     return world
 
 
-async def test_a_rollout_whose_trajectories_are_gone_ends_since_nothing_can_be_proven() -> None:
+async def test_rollout_whose_trajectories_are_gone_ends_unproven() -> None:
     world = await with_lost_chunks()
     rollout = await world.until("rolled_back")
     assert "trajectories of the rollout are gone" in rollout.reason
     assert ((await world.route()).stable, (await world.route()).canary) == (served(1), None)
 
 
-async def test_trajectories_that_cannot_be_read_count_as_gone_and_block_no_operator() -> None:
+async def test_trajectories_that_cannot_be_read_count_as_gone() -> None:
     world = await with_lost_chunks(b'{"of": "another version"}')
     assert (await world.operators.act(Act.ROLLBACK, Order("ann", "now"))).state == "rolled_back"
     world = await with_lost_chunks(b"\xff")
@@ -247,7 +247,7 @@ async def test_a_state_of_other_tests_ends_its_canary(settings: dict[str, object
     assert (await world.route()).canary is None
 
 
-async def test_a_record_of_an_earlier_version_that_ended_or_waits_blocks_no_later_rollout() -> None:
+async def test_record_of_an_earlier_version_blocks_no_later_rollout() -> None:
     world = await CanaryWorld().with_policies(1, 2)
     world.gates["approval"].outcome = NEEDS_APPROVAL
     await world.until("awaiting_approval")
@@ -291,7 +291,7 @@ async def test_a_canary_ends_whatever_became_of_its_policies_entries(version: in
     assert (done.state, done.outbox, (await world.route()).canary) == ("rolled_back", (), None)
 
 
-async def test_a_canary_whose_entry_is_gone_is_rolled_back_by_the_evidence_and_not_promoted() -> None:
+async def test_canary_whose_entry_is_gone_is_rolled_back_by_the_evidence() -> None:
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
     await lose_entry(world, 2, None)

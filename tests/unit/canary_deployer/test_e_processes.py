@@ -50,9 +50,7 @@ def expected(factors: Floats, weight: float) -> Floats:
 @pytest.mark.parametrize("weight", WEIGHTS)
 @pytest.mark.parametrize("margin", [0.0, 0.05, 0.3])
 @pytest.mark.parametrize("centre", [0.0, 0.2, 1.0])
-def test_factors_are_positive_and_their_mean_is_at_most_1_under_their_null_whatever_the_centre(
-    weight: float, margin: float, centre: float
-) -> None:
+def test_factors_are_positive_with_mean_at_most_1_under_their_null(weight: float, margin: float, centre: float) -> None:
     """Rollback: the canary is worse by the margin and no more. Promotion: by the margin and no less."""
     w, m = np.full(2, weight), np.full(2, centre)
     for stable in (0.0, 0.4, 1 - margin):
@@ -139,7 +137,7 @@ def walked(canary: list[int], failed: list[int], cuts: list[int]) -> tuple[float
     return smallest, run
 
 
-def test_a_run_of_failures_counts_stable_trajectories_between_its_first_and_last() -> None:
+def test_run_of_failures_counts_stable_trajectories_within_it() -> None:
     canary = [0, 1, 0, 0, 1, 0, 1, 0, 1, 0, 0]
     failed = [1, 1, 0, 1, 1, 0, 1, 0, 1, 0, 1]
     smallest, run = walked(canary, failed, [])

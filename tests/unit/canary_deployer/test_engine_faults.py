@@ -71,7 +71,7 @@ async def test_a_canary_whose_model_has_retired_is_held_by_its_first_calls() -> 
     assert (rollout.statistics.canary.failures, rollout.statistics.canary.first_calls) == (0, 0)
 
 
-async def test_a_canary_that_an_engine_does_not_serve_is_neither_promoted_nor_rolled_back_and_is_held() -> None:
+async def test_canary_that_an_engine_does_not_serve_is_held() -> None:
     world = await running()
     for _ in range(20):
         await play(world, 40, {"canary": UNSERVED})
@@ -90,7 +90,7 @@ async def test_a_canary_that_an_engine_does_not_serve_is_neither_promoted_nor_ro
     assert evidence.run == 1.0
 
 
-async def test_a_canary_that_breaks_the_engine_each_time_is_rolled_back_though_no_outcome_counts_against_it() -> None:
+async def test_canary_that_always_breaks_the_engine_is_rolled_back() -> None:
     """Answers without an end, or a crash: while stable's calls do not fail."""
     world = await running()
     for _ in range(20):
@@ -102,7 +102,7 @@ async def test_a_canary_that_breaks_the_engine_each_time_is_rolled_back_though_n
     assert rollout.statistics.canary.failures == 0
 
 
-async def test_a_canary_that_breaks_the_engine_after_its_first_call_on_some_tasks_is_rolled_back() -> None:
+async def test_canary_that_breaks_the_engine_on_some_later_calls_is_rolled_back() -> None:
     """No first call fails, and never many trajectories in a row."""
     world = await running()
     for _ in range(30):
@@ -224,7 +224,7 @@ async def test_a_refusal_is_repeated_until_its_decision_has_been_applied() -> No
     assert here.gate.asked == 2
 
 
-async def test_a_replica_that_refuses_what_another_one_served_does_not_decide_while_that_one_is_away() -> None:
+async def test_replica_that_refuses_alone_does_not_decide_while_one_is_away() -> None:
     here = await watched()
     replicas = here.world.replicas
     replicas.clear()
@@ -237,7 +237,7 @@ async def test_a_replica_that_refuses_what_another_one_served_does_not_decide_wh
     assert (await here.look()).verdict is Verdict.ROLL_BACK
 
 
-async def test_a_replica_that_is_gone_for_good_no_longer_stands_against_a_refusal() -> None:
+async def test_replica_that_is_gone_for_good_no_longer_stands_against_a_refusal() -> None:
     here = await watched()
     replicas = here.world.replicas
     replicas.clear()
@@ -279,7 +279,7 @@ async def test_a_replica_that_answered_and_did_not_play_the_probe_is_asked_again
     assert here.gate.asked == 2
 
 
-async def test_a_deployer_that_starts_while_a_candidate_has_traffic_plays_the_probe_on_every_replica() -> None:
+async def test_new_deployer_plays_the_probe_on_every_replica_under_traffic() -> None:
     here = await watched()
     await play(here.world, 40)
     here.begin()
@@ -300,7 +300,7 @@ async def test_a_probe_that_shows_nothing_is_repeated_and_status_shows_why(error
     assert here.watch.fault is None
 
 
-async def test_no_replica_that_answers_is_a_fault_and_no_reason_against_the_candidate() -> None:
+async def test_no_replica_that_answers_is_fault_and_no_reason_against_candidate() -> None:
     here = await watched()
     here.world.replicas.clear()
     assert await here.look() is None

@@ -20,7 +20,7 @@ RULES = Settings().rules()
     ("per_day", "least", "most"),
     [(20, 48, 300), (300, 3, 20), (1000, 1, 6)],
 )
-def test_the_rule_of_thumb_lies_within_what_simulated_rollouts_of_an_equal_policy_took(
+def test_rule_of_thumb_lies_within_simulated_rollouts_of_an_equal_policy(
     per_day: int, least: float, most: float
 ) -> None:
     expected = forecast(per_day, DAY_S, RULES)

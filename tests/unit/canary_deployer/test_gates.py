@@ -104,7 +104,7 @@ def refusing(*places: int, tasks: int = 100) -> HeldoutRun:
     return HeldoutRun(Played(scores, tasks, tasks - len(places), refused=refused), 1.5)
 
 
-async def test_where_every_task_is_refused_for_both_policies_nothing_was_compared() -> None:
+async def test_nothing_was_compared_where_all_tasks_are_refused_for_both() -> None:
     none = refusing(*range(100))
     result = await asked("heldout_tasks", task_files={"*": FakeHeldout({1: none, 2: none})})
     assert result.outcome == NEEDS_APPROVAL
@@ -113,7 +113,7 @@ async def test_where_every_task_is_refused_for_both_policies_nothing_was_compare
     assert (evidence["candidate_refused"], evidence["stable_refused"], evidence["refused_for_both"]) == (100, 100, 100)
 
 
-async def test_a_task_that_is_refused_for_one_policy_counts_and_for_both_is_left_out() -> None:
+async def test_task_refused_for_one_policy_counts_and_for_both_is_left_out() -> None:
     result = await asked("heldout_tasks", task_files={"*": FakeHeldout({1: refusing(0), 2: refusing(0, 1, 2)})})
     assert (result.evidence["tasks"], result.evidence["refused_for_both"]) == (99, 1)
     assert result.evidence["difference"] == pytest.approx(-2 / 99, abs=1e-4)
@@ -126,7 +126,7 @@ async def test_tasks_that_neither_policy_solves_are_named_as_such() -> None:
     assert result.evidence["note"] == "neither policy solved a task: these tasks cannot tell the two apart"
 
 
-async def test_a_run_that_may_be_an_engines_fault_asks_a_person_for_either_policy() -> None:
+async def test_run_that_may_be_an_engines_fault_asks_a_person_for_either_policy() -> None:
     slow = HeldoutRun(Played(), 2.0, "not all tasks were answered after 2 s")
     for runs in ({1: run(0.8), 2: slow}, {1: slow, 2: run(0.8)}):
         result = await asked("heldout_tasks", task_files={"*": FakeHeldout(runs)})
@@ -146,7 +146,7 @@ async def test_without_tasks_nothing_is_compared_and_the_canary_decides() -> Non
     assert concluded.reason == "no gate refused it; heldout_tasks compared nothing"
 
 
-def test_blue_green_goes_stage_by_stage_where_nothing_was_compared_unless_a_person_decides() -> None:
+def test_blue_green_goes_in_stages_where_nothing_was_compared() -> None:
     rollout = gated(GateResult("heldout_tasks", NOT_RUN, "nothing was compared"))
     decision, strategy = gating.gates_decision(rollout, "blue_green", quick_rules())
     assert (decision.verdict, strategy) == (Verdict.START, "canary")
@@ -191,7 +191,7 @@ def heldout(difference: float, outcome: str = PASSED) -> GateResult:
     return GateResult("heldout_tasks", outcome, "measured", {"difference": difference})
 
 
-def test_gates_are_asked_in_order_and_a_first_policy_only_those_that_need_no_comparison() -> None:
+def test_gates_are_asked_in_order_and_for_a_first_policy_compare_nothing() -> None:
     every = ["probe", "warmup", "takes_tools", "heldout_tasks", "approval"]
     assert gating.due_gates(gated(), ADAPTER, NAMES, quick_rules()) == every
     probed = gated(GateResult("probe", PASSED, ""))
@@ -239,7 +239,7 @@ def test_an_override_goes_as_a_canary_where_auto_would_abort() -> None:
     assert (decision.verdict, strategy) == (Verdict.START, "canary")
 
 
-def test_an_override_waives_the_gates_that_can_be_waived_and_keeps_their_evidence() -> None:
+def test_override_waives_gates_that_can_be_waived_and_keeps_their_evidence() -> None:
     known = {"heldout_tasks": {"outcome": FAILED, "evidence": {"difference": -0.3, "regression": True}}}
     results = gating.waived_results(policy(2, gate=known), NAMES, "ann", "rehearsal")
     assert [(r.gate, r.outcome) for r in results] == [

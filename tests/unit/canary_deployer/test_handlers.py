@@ -153,7 +153,7 @@ def whole_model(**changes: object) -> TrainingStatus:
     return status(artifacts=artifacts, **changes)
 
 
-async def test_a_whole_model_for_an_engine_of_adapters_is_refused_at_its_registration() -> None:
+async def test_whole_model_for_engine_of_adapters_is_refused_at_its_registration() -> None:
     registrar = Registrar(FakeObjects(manifest=msgspec.structs.replace(MANIFEST, kind="model")))
     registered, refused, alert = await registrar.deliver(whole_model())
     policy = await registrar.policies.version("support", 1)
@@ -206,7 +206,7 @@ async def test_every_other_status_is_ignored(other: TrainingStatus) -> None:
     assert await registrar.policies.versions("support") == []
 
 
-async def test_a_reward_model_is_no_version_of_its_role_whatever_its_status_calls_it() -> None:
+async def test_reward_model_is_no_version_of_its_role() -> None:
     """By its kind it is not registered at all; called an adapter, it has no manifest that gates would pass."""
     for kind in ("reward_model", "adapter"):
         registrar = Registrar(FakeObjects(manifest=msgspec.structs.replace(MANIFEST, kind="reward_model")))

@@ -76,7 +76,7 @@ def pass_rate(tasks: int, stable: float, candidate: float, runs: int = 400) -> f
 
 
 @pytest.mark.parametrize("success", [0.5, 0.8])
-def test_a_policy_equal_to_stable_usually_passes_with_the_default_number_of_tasks(success: float) -> None:
+def test_policy_equal_to_stable_usually_passes_the_default_tasks(success: float) -> None:
     assert pass_rate(Settings().heldout_tasks, success, success) >= 0.65
 
 

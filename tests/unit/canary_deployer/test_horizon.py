@@ -32,13 +32,13 @@ def test_the_horizon_stays_between_its_bounds(took_s: float, seconds: float) -> 
     assert measured_horizon([took_s] * 1000, None, RULES).seconds == seconds
 
 
-def test_much_traffic_leaves_no_room_for_a_long_horizon_but_never_less_than_the_setting() -> None:
+def test_horizon_is_short_under_much_traffic_and_never_below_the_setting() -> None:
     busy, busier = forecast(10 * int(DAY_S), DAY_S, RULES), forecast(100 * int(DAY_S), DAY_S, RULES)
     assert measured_horizon([5000.0] * 1000, busy, RULES).seconds == 3600.0
     assert measured_horizon([5000.0] * 1000, busier, RULES).seconds == 1800.0
 
 
-def test_with_too_little_history_the_setting_holds_and_the_basis_gives_the_reason() -> None:
+def test_with_too_little_history_the_setting_holds_and_basis_gives_reason() -> None:
     frozen = measured_horizon([5.0] * (FEWEST_OUTCOMES - 1), None, RULES)
     assert (frozen.seconds, frozen.outcomes) == (1800.0, 0)
     assert frozen.basis == "the setting: 99 of 100 outcomes of stable are known of trajectories older than 2 h"
@@ -57,7 +57,7 @@ async def missing(world: CanaryWorld) -> int:
     return rollout.statistics.stable.missing + rollout.statistics.canary.missing
 
 
-async def test_the_horizon_is_frozen_when_the_rollout_starts_and_the_next_leader_reads_it() -> None:
+async def test_horizon_is_frozen_when_rollout_starts_and_next_leader_reads_it() -> None:
     world = CanaryWorld(quick_rules())
     world.history.took_s = [800.0] * 1000
     await world.with_policies(1, 2)
@@ -86,7 +86,7 @@ async def test_the_frozen_horizon_decides_when_an_outcome_is_missing() -> None:
     assert await missing(world) == 40
 
 
-async def test_without_the_coordinator_a_rollout_starts_with_the_setting_and_the_basis_gives_the_reason() -> None:
+async def test_rollout_without_a_coordinator_starts_with_the_setting() -> None:
     world = CanaryWorld(quick_rules(horizon_s=300.0))
     world.history.fault = Unavailable("the coordinator does not answer")
     await world.with_policies(1, 2)

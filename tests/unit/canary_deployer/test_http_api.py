@@ -106,7 +106,7 @@ async def test_record_or_route_that_cannot_be_read_hides_no_other_role(operator:
     assert [one["role"] for one in (await operator.get("/v1/policies"))["roles"]] == [ROLE]
 
 
-async def test_a_role_that_a_new_leader_has_not_read_yet_is_asked_for_again_and_not_unknown(operator: Operator) -> None:
+async def test_role_that_a_new_leader_has_not_read_yet_is_asked_for_again(operator: Operator) -> None:
     await Bucket(operator.world.bus, POLICIES, PolicyVersion).put("planner.1", policy(1, role="planner"))
     answer = await operator.post("/v1/rollouts/planner/rollback", ACT, 503)
     assert answer["error"]["message"].endswith("try again in a few seconds")
@@ -274,7 +274,7 @@ async def test_the_strategy_is_chosen_with_the_start(operator: Operator) -> None
     assert "strategy" in bad["error"]["message"]
 
 
-async def test_the_differences_have_intervals_by_share_of_traffic_and_e_values_a_trail(operator: Operator) -> None:
+async def test_differences_have_intervals_by_share_of_traffic_and_e_values_trail(operator: Operator) -> None:
     await operator.get(f"/v1/rollouts/{ROLE}/trail", 404)
     await operator.world.until("running")
     for _ in range(6):

@@ -99,7 +99,7 @@ async def test_each_status_is_one_line_for_people(answer: Response, kind: type[R
         Response(b"\xff\xfe", media_type="application/json"),
     ],
 )
-async def test_an_answer_that_is_no_engines_is_a_fault_and_nothing_of_it_is_quoted(answer: Response) -> None:
+async def test_answer_that_is_no_engines_is_a_fault_and_nothing_of_it_is_quoted(answer: Response) -> None:
     error = await failure(replica(answer))
     assert isinstance(error, Unavailable)
     assert str(error).startswith(("the answer of small at http://a is none of an engine", "small at http://a gives "))
@@ -114,9 +114,7 @@ async def test_an_answer_that_is_no_engines_is_a_fault_and_nothing_of_it_is_quot
         (httpx.ReadTimeout("late"), False),
     ],
 )
-async def test_a_connection_that_ends_within_an_answer_breaks_and_a_wait_does_so_otherwise(
-    fault: Exception, ended: bool
-) -> None:
+async def test_connection_ended_within_an_answer_breaks_and_a_wait_otherwise(fault: Exception, ended: bool) -> None:
     error = await failure(replica(fault))
     assert isinstance(error, ReplicaFailed)
     assert error.ended is ended
@@ -196,7 +194,7 @@ async def test_the_key_is_sent_and_never_quoted(monkeypatch: pytest.MonkeyPatch)
     assert "set SMALL_KEY to the engine's key" in str(await failure(one))
 
 
-async def test_an_engine_that_scores_no_prompts_or_names_no_candidates_gives_none() -> None:
+async def test_engine_that_scores_no_prompts_or_names_no_candidates_gives_none() -> None:
     assert await replica(JSONResponse({"choices": [{"text": "x"}]})).score(NAME, [1, 2, 3], 5) is None
     few = ScoringEngine(max_logprobs=0)
     (one,) = Fleet({"a": few}).served().replicas("support")

@@ -57,7 +57,7 @@ async def test_a_standby_takes_over_when_it_saw_no_renewal_for_long_enough() -> 
     assert (second.leading, second.term) == (True, 2)
 
 
-async def test_a_leader_that_could_not_renew_steps_down_before_a_standby_takes_over() -> None:
+async def test_leader_that_could_not_renew_steps_down_before_standby_takes_over() -> None:
     bus, clock = fake_bus(), FakeClock()
     first = deployer(bus, clock, "first")
     await first.beat()
@@ -190,7 +190,7 @@ async def pair() -> Pair:
     return both
 
 
-async def test_a_new_leader_claims_the_record_before_it_acts_and_renews_the_lease() -> None:
+async def test_new_leader_claims_the_record_before_it_acts_and_renews_the_lease() -> None:
     both = await pair()
     before = (await both.world.route()).canary
     await both.take_over()
@@ -218,7 +218,7 @@ async def test_a_frozen_leader_that_wakes_up_writes_nothing() -> None:
 
 
 @pytest.mark.parametrize("held_up", range(1, 9))
-async def test_a_write_that_was_delayed_beyond_the_takeover_changes_nothing_in_the_end(held_up: int) -> None:
+async def test_write_that_was_delayed_beyond_the_takeover_changes_nothing_in_end(held_up: int) -> None:
     """The first deployer freezes between `confirm` and its n-th write, and wakes up after the second has decided."""
     both = await pair()
     frozen = both.leads[0]

@@ -49,7 +49,7 @@ async def test_the_lease_grows_in_every_state_with_traffic(state: str) -> None:
     assert leases == sorted(set(leases))
 
 
-async def test_a_route_that_is_deleted_or_set_back_under_a_rollout_is_made_true_again() -> None:
+async def test_route_deleted_or_set_back_under_a_rollout_is_made_true_again() -> None:
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
     before, routes = await world.route(), Bucket(world.bus, POLICIES, Route)
@@ -66,7 +66,7 @@ async def test_a_route_that_is_deleted_or_set_back_under_a_rollout_is_made_true_
         assert (route.canary.salt, route.canary.schedule) == (before.canary.salt, before.canary.schedule)
 
 
-async def test_a_rollout_whose_streams_were_made_anew_is_rolled_back_with_the_reason() -> None:
+async def test_rollout_whose_streams_were_made_anew_is_rolled_back_with_reason() -> None:
     world = await CanaryWorld().with_policies(1, 2)
     world.bus.arrive([start_of(named_id("before"), "stable", 1, 0.0, await world.route())])
     await world.until("running")
@@ -113,7 +113,7 @@ async def lease_after(world: CanaryWorld, seconds: float) -> int:
     return canary.lease
 
 
-async def test_a_canary_whose_outcomes_come_too_late_to_judge_it_gets_no_traffic_until_they_come_in_time() -> None:
+async def test_canary_whose_outcomes_come_too_late_gets_no_traffic_until_then() -> None:
     """Else a collector that cannot keep up would leave a bad canary in traffic for as long as it stays behind."""
     world = await CanaryWorld(quick_rules(horizon_s=300.0)).with_policies(1, 2)
     source = FakeSource(world.bus, world.traffic)
@@ -128,7 +128,7 @@ async def test_a_canary_whose_outcomes_come_too_late_to_judge_it_gets_no_traffic
     assert world.controller.observer.late == "outcomes are 590 s late: trajectory_collector is behind"
 
 
-async def test_operators_see_which_service_makes_outcomes_late_and_that_the_canary_gets_no_traffic() -> None:
+async def test_operators_see_which_service_makes_outcomes_late() -> None:
     world = await CanaryWorld(quick_rules(horizon_s=300.0)).with_policies(1, 2)
     source = FakeSource(world.bus, world.traffic, Behind("reward_computer", 2.0))
     world.controller = world.new_controller(source=source)
@@ -191,7 +191,7 @@ async def test_impossible_latencies_leave_a_record_that_can_be_read() -> None:
 
 
 @pytest.mark.parametrize("jump_s", [-7 * 86400, -600, 600, 30 * 86400])
-async def test_a_clock_that_is_set_changes_no_stage_no_lease_no_deadline_and_no_soak(jump_s: float) -> None:
+async def test_clock_that_is_set_changes_no_stage_lease_deadline_or_soak(jump_s: float) -> None:
     worlds = [await CanaryWorld().with_policies(1, 2) for _ in range(2)]
     for number, world in enumerate(worlds):
         await world.until("running")

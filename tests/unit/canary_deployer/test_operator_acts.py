@@ -140,7 +140,7 @@ async def test_a_rollback_ends_the_canary_at_once() -> None:
         await world.operators.act(Act.PAUSE, Order("ann", "too late"))
 
 
-async def test_a_rollback_that_comes_between_two_steps_is_not_undone_by_the_next_renewal() -> None:
+async def test_rollback_between_two_steps_is_not_undone_by_the_next_renewal() -> None:
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
     world.clock.advance(6)
@@ -155,7 +155,7 @@ async def test_a_rollback_that_comes_between_two_steps_is_not_undone_by_the_next
     assert (await world.route()).canary is None
 
 
-async def test_acts_in_the_wrong_state_are_refused_with_the_acts_that_are_possible() -> None:
+async def test_acts_in_the_wrong_state_are_refused_with_acts_that_are_possible() -> None:
     world = await CanaryWorld().with_policies(1, 2, 3)
     with pytest.raises(NotFound, match="no rollout of support yet"):
         await world.operators.act(Act.PAUSE, Order("ann", "early"))

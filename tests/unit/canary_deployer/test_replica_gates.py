@@ -134,7 +134,7 @@ async def test_the_tolerance_is_that_of_the_number_format() -> None:
 
 
 @pytest.mark.parametrize("stable", [None, "without a probe", "as near"])
-async def test_an_engine_in_a_coarser_number_format_than_the_trainers_is_at_fault(stable: str | None) -> None:
+async def test_engine_in_a_coarser_number_format_than_the_trainers_is_at_fault(stable: str | None) -> None:
     near = probe()
     moved = msgspec.structs.replace(near, logprobs=[value - 0.02 for value in near.logprobs])
     here = world(ScoringEngine())
@@ -155,7 +155,7 @@ async def test_one_replica_with_other_weights_is_at_fault_and_not_the_policy() -
     assert "end or repair the ones named here" in waiting
 
 
-async def test_an_engine_whose_base_was_exchanged_fails_for_stable_too_and_refuses_no_candidate() -> None:
+async def test_engine_whose_base_was_exchanged_refuses_no_candidate() -> None:
     here = world(ScoringEngine(weights={CANDIDATE: 7, STABLE: 7}))
     assert "was the engine's base model or number format exchanged?" in await here.waits()
 
@@ -301,13 +301,13 @@ async def test_values_above_0_are_the_engines_fault(stable: bool) -> None:
         await world(ScoringEngine(answers=scores(4.0))).ask(stable=stable)
 
 
-async def test_an_engine_that_gives_no_values_for_any_policy_is_at_fault_although_stable_has_no_probe() -> None:
+async def test_engine_that_gives_no_values_for_any_policy_is_at_fault() -> None:
     here = world(ScoringEngine(answers=scores(None, every_model=True)))
     here.manifests.probes[1] = None
     assert f"and so it is with {STABLE}, which serves the role" in await here.waits()
 
 
-async def test_servers_behind_one_address_that_differ_in_what_they_can_do_pass_nothing() -> None:
+async def test_servers_behind_one_address_that_differ_in_ability_pass_nothing() -> None:
     """The first answer shows other weights, the next one scores nothing: that proves nothing in the policy's favour."""
     plain = JSONResponse({"choices": [{"text": "x"}]})
     engine = ScoringEngine(weights={CANDIDATE: 7})
@@ -335,7 +335,7 @@ async def test_a_refusal_in_the_engines_words_fails_the_gate_with_these_words() 
 
 
 @pytest.mark.parametrize("gate", ["probe", "warmup"])
-async def test_a_refusal_of_one_replica_is_its_own_fault_while_another_serves_the_policy(gate: str) -> None:
+async def test_refusal_of_one_replica_is_its_own_fault_while_another_serves(gate: str) -> None:
     here = world(ScoringEngine(), ScoringEngine(broken={CANDIDATE}))
     for _ in range(9):
         here.now += 100
@@ -486,7 +486,7 @@ async def test_a_policy_that_ends_the_engine_each_time_is_refused(gone: bool) ->
     assert (await here.ask()).outcome == FAILED
 
 
-async def test_an_engine_that_ends_over_the_question_and_not_over_the_policy_refuses_no_candidate() -> None:
+async def test_engine_that_ends_over_the_question_refuses_no_candidate() -> None:
     """After the end it refuses connections, so stable is asked the same before the candidate is again."""
     here = World(Ending({"a": ScoringEngine()}, over=b'prompt_logprobs":20'))
     for _ in range(9):

@@ -32,7 +32,7 @@ async def promoted(*versions: int) -> CanaryWorld:
     return world
 
 
-async def test_revert_undoes_a_promotion_in_one_write_without_gates_and_parks_the_queue() -> None:
+async def test_revert_undoes_a_promotion_in_one_write_and_parks_the_queue() -> None:
     world = await promoted(1, 2)
     asked = {name: len(gate.asked) for name, gate in world.gates.items()}
     for gate in world.gates.values():
@@ -132,7 +132,7 @@ async def test_a_resume_after_a_revert_keeps_the_reasons_of_the_revert() -> None
     assert await reasons(world, 1, 2, 3) == ["it answers nonsense"] * 3
 
 
-async def test_a_resume_after_a_revert_in_the_soak_keeps_the_reason_of_the_revert() -> None:
+async def test_resume_after_a_revert_in_the_soak_keeps_the_reason_of_the_revert() -> None:
     world = await CanaryWorld(strategy="blue_green").with_policies(1, 2)
     await world.until("soaking")
     await world.operators.act(Act.REVERT, Order("ann", "it answers nonsense"))

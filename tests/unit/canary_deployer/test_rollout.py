@@ -81,7 +81,7 @@ def test_every_move_that_is_not_in_the_table_is_refused(state: State, verdict: V
                 checked_move(state, verdict, target)
 
 
-def test_nothing_leads_out_of_a_terminal_state_and_every_other_state_has_a_way_out() -> None:
+def test_nothing_leads_out_of_a_terminal_state_and_all_others_have_a_way() -> None:
     leaving = {state for (state, _), targets in MOVES.items() if targets != {state}}
     assert leaving.isdisjoint(TERMINAL)
     assert leaving == set(State) - TERMINAL
@@ -125,7 +125,7 @@ def test_no_stage_is_left_while_evidence_leans_towards_rollback() -> None:
 
 
 @pytest.mark.parametrize("arm", ["stable", "canary"])
-def test_too_few_known_outcomes_on_either_arm_block_the_next_stage_and_promotion_but_no_rollback(arm: str) -> None:
+def test_too_few_known_outcomes_block_the_next_stage_but_no_rollback(arm: str) -> None:
     coverage = {"stable": 0.9, "canary": 0.9, arm: 0.79}
     lacks = [f"79% of the 80% of outcomes that must be known on the {arm} arm"]
     for rollout in (running(), last_stage()):
@@ -401,7 +401,7 @@ def soaking() -> Rollout:
     return aged(take(with_canary(rollout, 50, **PROVEN), Verdict.PROMOTE), 30)
 
 
-def test_evidence_lost_in_the_soak_ends_no_promotion_and_an_operator_is_asked_at_the_deadline() -> None:
+def test_evidence_lost_in_the_soak_ends_no_promotion() -> None:
     small = {"failure": 5.0, "reward": 40.0}
     lost = with_canary(soaking(), 50, varies=True, promotion=small, promotion_by_trajectory=small)
     assert decide(lost, RULES) is None
@@ -445,7 +445,7 @@ def test_a_concern_in_the_soak_holds_it_once_and_asks_an_operator() -> None:
     ],
 )
 @pytest.mark.parametrize("strategy", ["canary", "blue_green"])
-def test_a_canary_whose_calls_the_engine_fails_is_held_and_leaves_no_soak_by_itself(
+def test_canary_whose_calls_the_engine_fails_is_held_in_its_soak(
     strategy: str, canary: tuple[int, int], stable: tuple[int, int], holds: bool
 ) -> None:
     soak = msgspec.structs.replace(soaking(), strategy=strategy)
@@ -544,7 +544,7 @@ def test_the_record_survives_its_json() -> None:
     assert msgspec.json.decode(msgspec.json.encode(rollout), type=Rollout) == rollout
 
 
-def test_operators_see_the_conditions_that_a_rollout_waits_for_and_words_instead_of_0_of_0() -> None:
+def test_operators_see_the_conditions_that_a_rollout_waits_for() -> None:
     shown = summary(running(), RULES)
     assert shown.waiting_for == [
         "0 of 60 s in this stage",

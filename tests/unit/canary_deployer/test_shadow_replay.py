@@ -128,7 +128,7 @@ async def test_a_worse_candidate_fails() -> None:
     assert (result.outcome, result.evidence["regression"]) == (FAILED, True)
 
 
-async def test_the_evaluator_cannot_see_the_policy_of_an_answer_and_gets_its_tool_calls() -> None:
+async def test_evaluator_cannot_see_the_policy_of_answer_and_gets_its_tool_calls() -> None:
     judge, player = FakeJudge({"1": 0.5, "2": 0.5}), FakePlayer(answer={"tool_calls": CALL["tool_calls"]})
     await replayed(tools(judge=judge, player=player))
     assert {frozenset(one) for one in judge.given} == {frozenset({"task", "messages", "tools", "answer"})}
@@ -269,7 +269,7 @@ class GateWithReason(FakeGate):
         return GateResult(self.name, self.outcome, self.reason, self.evidence)
 
 
-async def test_a_passed_replay_starts_at_a_higher_weight_with_the_words_replay_not_traffic() -> None:
+async def test_passed_replay_starts_at_a_higher_weight_and_is_no_traffic() -> None:
     world = await slow_world(PASSED)
     rollout = await world.until("running")
     assert (rollout.stage, rollout.weight, rollout.strategy) == (1, 0.25, "canary")
@@ -298,7 +298,7 @@ async def test_blue_green_does_not_send_all_traffic_on_a_replay() -> None:
 
 
 @pytest.mark.parametrize("outcome", [FAILED, NOT_RUN])
-async def test_without_a_passed_replay_an_operator_is_asked_at_once_with_the_reason(outcome: str) -> None:
+async def test_without_a_passed_replay_an_operator_is_asked_at_once_with_reason(outcome: str) -> None:
     world = await slow_world(outcome, "the coordinator does not answer")
     rollout = await world.until("awaiting_approval")
     assert "at 20 trajectories of 20 subjects a day" in rollout.reason
@@ -322,7 +322,7 @@ async def test_an_open_question_of_another_gate_replays_nothing() -> None:
     assert world.gates[REPLAY].asked == []
 
 
-async def test_only_an_operator_promotes_past_the_evidence_and_the_reason_quotes_the_replay() -> None:
+async def test_only_an_operator_promotes_past_evidence_and_reason_quotes_replay() -> None:
     world = await slow_world(PASSED)
     await world.until("running")
     for _ in range(20):

@@ -144,14 +144,14 @@ def test_nothing_reported_promotes_nothing() -> None:
     assert play(FALSE_PROMOTIONS["every trajectory fails"], rollouts=60, seed=13).promoted == 0
 
 
-def test_a_canary_that_fails_every_trajectory_is_always_rolled_back_within_minutes() -> None:
+def test_canary_that_fails_every_trajectory_is_rolled_back_in_minutes() -> None:
     scene = Scene(plain(0.3, 1.0, 60, 60), seconds=1200, look_s=30, stages=(Stage(0.1, 9e9, 20),))
     ends = play(scene, rollouts=40, seed=14)
     assert ends.rolled_back == 40
     assert np.median(ends.rolled_back_s) <= 900
 
 
-def test_a_policy_that_breaks_the_engine_is_always_rolled_back_though_its_answers_are_as_good() -> None:
+def test_policy_that_breaks_the_engine_is_rolled_back_with_good_answers() -> None:
     scene = Scene(breaks((0.02, 0.4), failure=(0.1, 0.1)), seconds=1200, look_s=60, stages=(Stage(0.5, 9e9, 20),))
     ends = play(scene, rollouts=40, seed=17)
     assert (ends.rolled_back, ends.promoted) == (40, 0)

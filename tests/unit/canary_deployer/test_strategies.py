@@ -17,7 +17,7 @@ async def soaking(**rules: float) -> CanaryWorld:
     return world
 
 
-async def test_blue_green_moves_all_but_the_hold_back_at_once_and_keeps_the_previous_policy() -> None:
+async def test_blue_green_moves_all_but_the_hold_back_and_keeps_the_previous() -> None:
     world = await soaking()
     route = await world.route()
     assert route.canary is not None
@@ -108,7 +108,7 @@ async def test_auto_chooses_by_the_improvement(difference: float, state: str, st
     assert rollout.strategy == strategy
 
 
-async def test_a_strategy_chosen_at_the_start_survives_a_restart_during_the_gates() -> None:
+async def test_strategy_chosen_at_the_start_survives_a_restart_during_the_gates() -> None:
     world = await CanaryWorld().with_policies(1, 2)
     order = Order("ann", "in a hurry", strategy="blue_green")
     await world.operators.start(policy(2), order)

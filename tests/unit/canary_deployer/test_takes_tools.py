@@ -63,7 +63,7 @@ async def test_a_template_that_shows_tools_passes_on_every_replica() -> None:
 
 
 @pytest.mark.parametrize("first", [False, True])
-async def test_a_policy_without_tools_for_a_role_with_tools_is_refused_with_what_to_do(first: bool) -> None:
+async def test_policy_without_tools_for_a_role_with_tools_is_refused_in_words(first: bool) -> None:
     result = await World([without(CANDIDATE)], offered=12).ask(first=first)
     assert result.outcome == FAILED
     assert result.reason.startswith(

@@ -74,7 +74,7 @@ def known(window: Window, name: str) -> Trajectory:
     return next(one for chunk in window.chunks for one in chunk.trajectories if one.key == key_of(name))
 
 
-def test_trajectories_stand_in_the_order_of_their_starts_whatever_finishes_first() -> None:
+def test_trajectories_stand_in_the_order_of_their_starts() -> None:
     window = folded(start("a", "stable"), start("b"), start("c", "stable"), call("b"), score("b"))
     assert [one.key for one in window.chunks[0].trajectories] == [key_of(name) for name in "abc"]
     assert [one.outcome for one in window.chunks[0].trajectories] == [PENDING, SUCCESS, PENDING]
@@ -86,7 +86,7 @@ def test_a_trajectory_without_a_start_is_in_no_statistic() -> None:
     assert (window.chunks, window.canary.calls) == ([], 0)
 
 
-def test_canary_trajectories_without_a_start_are_counted_by_their_first_calls() -> None:
+def test_canary_trajectories_without_a_start_count_by_first_calls() -> None:
     window = folded(
         start("a"),
         *(call("a"), call("a", first=False)),
@@ -130,7 +130,7 @@ def test_a_start_of_another_rollout_policy_or_weight_is_left_out(left_out: Start
     assert folded(left_out, call("a"), score("a")).chunks == []
 
 
-def test_starts_beyond_the_limit_of_open_trajectories_are_in_no_statistic_and_room_comes_back() -> None:
+def test_starts_beyond_the_limit_are_in_no_statistic_until_room_is_back() -> None:
     window = Window(most_open=2 * BLOCK)
     folded(*(start(f"t{number}") for number in range(3 * BLOCK)), window=window)
     assert (len(window.chunks), window.canary.started) == (2, 2 * BLOCK)
@@ -146,7 +146,7 @@ def test_starts_beyond_the_limit_of_open_trajectories_are_in_no_statistic_and_ro
     assert (len(window.chunks), window.canary.started) == (4, 4 * BLOCK)
 
 
-def test_a_start_that_is_announced_twice_counts_at_its_first_and_never_again_after_it_has_settled() -> None:
+def test_start_announced_twice_counts_at_its_first_alone() -> None:
     window = folded(start("a", terms=Terms(0.3)), start("b"), start("a", "stable"), call("a"), score("a"))
     folded(start("a"), window=window)
     assert window.canary.started == 2
@@ -160,14 +160,14 @@ def test_an_outcome_settles_once_and_later_revisions_change_nothing() -> None:
     assert (window.canary.failures, window.canary.reward_total) == (1, 0.0)
 
 
-def test_a_revision_without_an_outcome_leaves_it_open_and_the_next_one_settles_it() -> None:
+def test_revision_without_outcome_leaves_it_open_and_next_one_settles_it() -> None:
     window = folded(start("a"), call("a"), score("a", success=None, reward=0.4))
     assert known(window, "a").outcome == PENDING
     folded(score("a", at=20.0), window=window)
     assert (known(window, "a").outcome, known(window, "a").reward) == (SUCCESS, 0.8)
 
 
-def test_at_the_horizon_an_outcome_is_missing_and_a_first_call_that_never_came_is_a_harm() -> None:
+def test_outcome_is_missing_at_the_horizon_and_an_absent_first_call_harm() -> None:
     window = folded(start("a"), start("b"), call("b"), score("b", success=None, reward=0.4), as_of=100.0)
     assert known(window, "a").outcome == PENDING
     folded(as_of=100.5, window=window)
@@ -201,13 +201,13 @@ def test_no_outcome_is_missing_while_the_reward_computer_is_away() -> None:
     assert known(window, "a").outcome == SUCCESS
 
 
-def test_an_outcome_reported_after_the_horizon_is_missing_although_the_reward_computer_was_away() -> None:
+def test_outcome_after_the_horizon_is_missing_whatever_was_away() -> None:
     window = behind(folded(start("a"), call("a")), 90.0, 150.0)
     behind(window, 160.0, 160.0, score("a", at=120.0))
     assert known(window, "a").outcome == MISSING
 
 
-def test_an_outcome_without_a_score_for_too_long_is_unscored_and_worst_for_every_claim() -> None:
+def test_outcome_without_a_score_for_too_long_is_worst_for_every_claim() -> None:
     window = behind(folded(start("a"), call("a"), start("b", "stable")), 90.0, 201.0)
     assert [known(window, name).outcome for name in "ab"] == [UNSCORED, UNSCORED]
     assert (known(window, "b").first, window.canary.unscored, window.canary.trajectories) == (1, 1, 0)
@@ -216,7 +216,7 @@ def test_an_outcome_without_a_score_for_too_long_is_unscored_and_worst_for_every
     assert (for_rollback(cohort, MISSED).tolist(), for_promotion(cohort, FAILURE).tolist()) == ([0, 1], [1, 0])
 
 
-def test_a_reward_counts_from_the_time_at_which_its_trajectory_was_reported() -> None:
+def test_reward_counts_from_the_time_at_which_its_trajectory_was_reported() -> None:
     reward = reward_of("a", success=True, reported_at=START)
     assert score_of(reward, START.timestamp() + 500).at == START.timestamp()
     assert score_of(reward, START.timestamp() - 5).at == START.timestamp() - 5
@@ -224,7 +224,7 @@ def test_a_reward_counts_from_the_time_at_which_its_trajectory_was_reported() ->
 
 
 @pytest.mark.parametrize("arm", ["stable", "canary"])
-def test_a_trajectory_that_falls_back_because_its_arm_failed_is_a_failure_of_that_arm_at_once(arm: str) -> None:
+def test_trajectory_that_falls_back_is_at_once_a_failure_of_its_arm(arm: str) -> None:
     window = folded(start("a", arm), call("a", arm), failing("a", arm, first=False), answered("a"))
     assert (known(window, "a").outcome, known(window, "a").reward, known(window, "a").first) == (FAILED, 0.0, 0)
     before = (window.arm(arm == "canary").failures, window.arm(arm == "canary").violations)
@@ -232,14 +232,14 @@ def test_a_trajectory_that_falls_back_because_its_arm_failed_is_a_failure_of_tha
     assert (window.arm(arm == "canary").failures, window.arm(arm == "canary").violations) == before == (1, 0)
 
 
-def test_a_failed_call_after_which_the_same_arm_went_on_leaves_the_outcome_to_the_reward() -> None:
+def test_failed_call_after_which_same_arm_went_on_leaves_outcome_to_reward() -> None:
     went_on = answered("a", "canary", began=3.0)
     window = folded(start("a"), failing("a"), went_on, score("a"), answered("a", began=9.0))
     assert (known(window, "a").outcome, known(window, "a").first) == (SUCCESS, 1)
 
 
 @pytest.mark.parametrize("index", [0, 1], ids=["as if it began", "in flight"])
-def test_a_canary_trajectory_that_another_gateway_answers_as_stable_was_moved(index: int) -> None:
+def test_canary_trajectory_that_another_gateway_gave_to_stable_was_moved(index: int) -> None:
     """A gateway that was restarted without a lease remembers no arm: its turns say stable, maybe of index 0 again."""
     went_on = replace(call("a", "stable"), first=index == 0)
     window = folded(start("a"), call("a"), went_on, score("a"))
@@ -258,14 +258,14 @@ def test_a_trajectory_that_a_lapsed_lease_moved_stays_and_is_done(first: bool) -
     assert one.outcome == MOVED
 
 
-def test_the_first_call_settles_with_the_first_turn_of_index_0_and_three_failing_calls_are_one_draw() -> None:
+def test_first_call_settles_with_its_first_turn_and_failures_are_one_draw() -> None:
     window = folded(start("a"), failing("a"), failing("a", began=3.0), failing("a", began=5.0))
     assert (known(window, "a").first, window.canary.errors) == (1, 3)
     window = folded(start("b"), call("b"), failing("b", began=3.0), window=window)
     assert known(window, "b").first == 0
 
 
-def test_a_cancelled_call_is_a_harm_of_the_first_call_and_a_hanging_latency() -> None:
+def test_cancelled_call_is_a_harm_of_the_first_call_and_a_hanging_latency() -> None:
     window = folded(start("a"), call("a", latency_ms=None, hung=True), score("a"))
     one = known(window, "a")
     assert (one.first, one.hung, one.calls, window.canary.hung) == (1, True, 0, 1)
@@ -290,7 +290,7 @@ def test_a_role_without_outcomes_settles_with_its_first_reward() -> None:
     assert (known(window, "a").outcome, known(window, "a").reward) == (SUCCESS, 0.7)
 
 
-def test_full_blocks_are_closed_in_order_and_only_when_nothing_in_them_is_pending() -> None:
+def test_full_blocks_are_closed_in_order_once_nothing_in_them_is_pending() -> None:
     names = [str(number) for number in range(300)]
     window = folded(*[start(name) for name in names], *[call(name) for name in names])
     folded(*[score(name) for name in names if name != "5"], window=window)

@@ -68,7 +68,7 @@ def test_the_policy_behind_the_name_of_a_variant_is_needed() -> None:
     assert unneeded(ROUTE, versions) == {policy(1).name}
 
 
-async def test_policies_leave_every_replica_once_they_were_not_needed_for_long_enough() -> None:
+async def test_policies_leave_every_replica_once_long_enough_unneeded() -> None:
     here = World()
     assert await here.sweep_at(0) == [set(), set()]
     assert await here.sweep_at(59) == [set(), set()]
@@ -99,7 +99,7 @@ async def test_a_new_leader_waits_as_long_again() -> None:
     assert await here.sweep_at(121) == [GONE, GONE]
 
 
-async def test_a_replica_that_is_away_or_fails_is_swept_later_and_holds_up_no_other() -> None:
+async def test_replica_that_is_away_or_fails_is_swept_later_alone() -> None:
     here = World(after_s=0)
     here.fleet.away.add("a")
     assert await here.sweep_at(0) == [set(), GONE]

@@ -98,7 +98,7 @@ def report(running: bool, state: str, errors: dict[str, str]) -> StatusReport:
     return StatusReport(running=running, directory="d", pid=1, services={"gateway": service}, errors=errors)
 
 
-def test_the_exit_code_of_status_distinguishes_ready_from_faulty_from_absent() -> None:
+def test_exit_code_of_status_distinguishes_ready_from_faulty_from_absent() -> None:
     assert report(True, "ready", {}).exit_code == 0
     assert report(True, "crashed", {}).exit_code == 3
     assert report(True, "ready", {"nats": "no answer"}).exit_code == 3

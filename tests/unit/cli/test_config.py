@@ -68,7 +68,7 @@ def test_a_start_is_refused_for_the_same_faults(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize("command", [["config", "check"], ["up", "--dry-run"]])
-def test_ports_and_addresses_that_nothing_could_use_are_refused_in_a_line_each(
+def test_ports_and_addresses_of_no_use_are_refused_in_a_line_each(
     capsys: pytest.CaptureFixture[str], project: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
     (project / "ratchet.toml").write_text("health_port = 70000\n[stack]\nfree_ports = true\n")
@@ -82,7 +82,7 @@ def test_ports_and_addresses_that_nothing_could_use_are_refused_in_a_line_each(
 
 
 @pytest.mark.parametrize("command", [["config", "check"], ["up", "--dry-run"]])
-def test_a_task_file_that_is_not_there_is_refused_before_a_start_and_ends_no_deployer(
+def test_absent_task_file_is_refused_before_a_start(
     capsys: pytest.CaptureFixture[str], project: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
     (project / "ratchet.toml").write_text("[stack]\nfree_ports = true\n")

@@ -162,7 +162,7 @@ def test_records_that_no_process_sends_are_counted(tmp_path: Path) -> None:
     assert str(folder) not in check_spools(other).sentence
 
 
-def test_the_spool_of_other_programs_is_named_and_is_no_fault_of_this_stack(
+def test_spool_of_other_programs_is_named_and_is_no_fault_of_this_stack(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -77,7 +77,7 @@ async def test_an_upstream_that_takes_the_gateways_key_is_in_order(tmp_path: Pat
     assert provider.asked == []  # no call that costs
 
 
-async def test_a_key_that_is_refused_or_absent_is_named_by_its_variable_and_never_shown(
+async def test_refused_or_absent_key_is_named_by_its_variable_and_never_shown(
     tmp_path: Path, provider: FakeProvider
 ) -> None:
     async with providing(provider) as url:
@@ -91,7 +91,7 @@ async def test_a_key_that_is_refused_or_absent_is_named_by_its_variable_and_neve
     assert "asks for a key (401)" in without.sentence
 
 
-async def test_a_server_that_is_away_or_limits_or_is_another_one_has_a_sentence_of_its_own(
+async def test_server_that_is_away_limits_or_is_another_has_its_own_sentence(
     tmp_path: Path, provider: FakeProvider
 ) -> None:
     named = {"api_key_env": "MY_KEY"}

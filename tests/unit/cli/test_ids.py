@@ -50,7 +50,7 @@ def test_latest_is_of_all_roles_or_of_one() -> None:
         latest_in("support@latest", "airline")
 
 
-def test_a_command_that_changes_the_latest_job_needs_its_role_where_several_have_jobs() -> None:
+def test_command_on_the_latest_job_needs_a_role_where_several_have_jobs() -> None:
     example = Path("contracts/http/examples/coordinator/JobOut.json").read_bytes()
     job = msgspec.json.decode(example, type=JobOut)
     newest = msgspec.structs.replace(job, role="support", training_job_id=LATER)

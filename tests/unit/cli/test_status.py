@@ -68,7 +68,7 @@ async def test_what_a_service_could_not_keep_is_shown_whether_it_is_ready_or_not
     assert "7 events lost" in capsys.readouterr().out
 
 
-async def test_the_upstreams_of_the_gateway_are_named_without_the_password_in_an_address(
+async def test_upstreams_of_the_gateway_are_named_without_password_in_address(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     upstream = '{"name": "openai", "base_url": "https://me:hidden@h/v1", "api_key_env": "MY_KEY", "models": {"*": "*"}}'
@@ -105,7 +105,7 @@ def test_the_ledger_shows_what_is_lost_and_what_lacks_its_row(capsys: pytest.Cap
     assert row[-3:] == ["41", "51", "61"]
 
 
-def test_triggers_show_their_progress_their_next_time_and_why_they_last_fired(
+def test_triggers_show_progress_next_time_and_why_they_last_fired(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     at = datetime(2026, 11, 22, 3, tzinfo=UTC)

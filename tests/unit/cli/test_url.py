@@ -74,7 +74,7 @@ def test_a_part_that_does_not_run_is_refused_with_those_that_do(
     assert main(["url", "--dir", str(stack / "none")]) == ExitCode.NO_STACK
 
 
-def test_the_settings_of_a_service_show_the_ports_that_the_running_stack_gave_it(
+def test_settings_of_a_service_show_the_ports_that_running_stack_gave_it(
     stack: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["config", "show", "gateway", "--json", "--dir", str(stack)]) == ExitCode.DONE

@@ -79,7 +79,7 @@ def test_a_job_that_has_ended_is_not_asked_for_again() -> None:
     assert until_ended(DONE, answering(iter([])), ignore, Clock().waiting()) == DONE
 
 
-def test_the_figures_of_a_job_are_those_of_its_last_step_and_of_its_hold_out() -> None:
+def test_figures_of_a_job_are_those_of_its_last_step_and_of_its_hold_out() -> None:
     scores = EvaluationResults(benchmark_scores={"holdout_win_rate": 0.7})
     job = msgspec.structs.replace(RUNNING, metrics=CurrentMetrics(loss=0.5), evaluation_results=scores)
     assert figures_of(job) == {"loss": 0.5, "holdout_win_rate": 0.7}

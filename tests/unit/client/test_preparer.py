@@ -31,7 +31,7 @@ def made(limit: int = 100, limit_bytes: int = 1_000_000) -> tuple[Preparer, Outb
     return Preparer(outbox, limit, limit_bytes), outbox
 
 
-async def test_secrets_are_removed_and_counted_before_a_message_reaches_the_outbox() -> None:
+async def test_secrets_are_removed_and_counted_before_a_message_reaches_outbox() -> None:
     preparer, outbox = made()
     preparer.start()
     task = TaskContext(task_id="t", instructions="mail mia@example.com with key sk-abcdefghijklmnopqrstuvwx1234")
@@ -42,7 +42,7 @@ async def test_secrets_are_removed_and_counted_before_a_message_reaches_the_outb
     assert preparer.redactions["email"] == 1
 
 
-async def test_a_message_that_breaks_the_contract_is_counted_and_its_neighbours_go_on() -> None:
+async def test_message_that_breaks_contract_is_counted_and_its_neighbours_go_on() -> None:
     preparer, outbox = made()
     preparer.start()
     for message in (trajectory("1"), trajectory("bad", trajectory_id="no uuid"), trajectory("2")):

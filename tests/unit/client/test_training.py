@@ -50,7 +50,7 @@ async def test_the_gateways_key_is_for_the_gateway_alone() -> None:
     assert msgspec.json.decode(second.content)["training_job_id"] == "job-1"
 
 
-async def test_the_first_server_that_takes_or_refuses_the_request_is_the_last_that_is_asked() -> None:
+async def test_first_server_that_takes_or_refuses_a_request_is_the_last_asked() -> None:
     assert len(await asked(201)) == 1
     with pytest.raises(Rejected, match="no data"):
         await asked(422)

@@ -94,7 +94,7 @@ def test_a_whole_chat_can_be_recorded() -> None:
     assert notes.one.task_context.tools == [{"type": "function", "function": {"name": "lookup"}}]
 
 
-def test_an_exception_is_a_failure_that_the_agent_reported_itself_and_goes_on() -> None:
+def test_exception_is_a_failure_that_the_agent_reported_itself_and_goes_on() -> None:
     notes = Notes()
     with pytest.raises(ZeroDivisionError), notes.recorder() as t:  # noqa: PT012 - the block is what is tested
         t.turn(observation="a", action="b")
@@ -155,7 +155,7 @@ def test_an_object_without_a_form_in_json_becomes_text() -> None:
         {"observation": "a", "action": "b", "thought_process": 3},
     ],
 )
-def test_a_turn_of_the_wrong_shape_is_reported_and_its_trajectory_is_not_published(wrong: Any) -> None:
+def test_turn_of_a_wrong_shape_is_reported_and_its_trajectory_held_back(wrong: Any) -> None:
     notes = Notes()
     with notes.recorder() as t:
         t.turn(observation="a", action="b")

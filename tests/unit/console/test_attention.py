@@ -179,7 +179,7 @@ def test_a_consumer_that_falls_behind_dead_letters_and_a_full_disk() -> None:
     ]
 
 
-def test_a_failed_training_counts_while_it_is_the_roles_last_one_and_for_a_day() -> None:
+def test_failed_training_counts_while_it_is_the_roles_last_one_and_for_day() -> None:
     (item,) = attention(picture(ended_jobs=[FAILED]))
     assert item == AttentionOut(
         severity="warning",
@@ -221,7 +221,7 @@ def test_every_kind_of_attention_is_one_that_the_contract_lists() -> None:
     assert {item.kind for item in [*attention(everything), *attention(more)]} == listed
 
 
-def test_alerts_that_hold_are_shown_with_their_keys_the_critical_ones_as_what_waits_for_a_person() -> None:
+def test_held_alerts_are_shown_with_keys_and_critical_ones_first() -> None:
     alerts = [alert("slow", role="support"), alert("gap", "critical"), alert("begun", "info")]
     items = attention(picture(alerts=alerts))
     assert items == [

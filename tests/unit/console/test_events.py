@@ -140,7 +140,7 @@ async def test_the_streams_end_with_the_service_and_no_other_begins() -> None:
         world.events.listen()
 
 
-async def test_a_stream_ends_after_its_lifetime_so_that_its_key_is_asked_for_again() -> None:
+async def test_stream_ends_after_its_lifetime_so_that_its_key_is_asked_for_again() -> None:
     world = World()
     async with running(world.events), listening(world) as stream:
         await until(stream, b"event: loop")

@@ -65,7 +65,7 @@ def streams(lag: int) -> list[StreamOut]:
     return [StreamOut(name="RL_TURNS", messages=lag, bytes=1, consumers=[consumer])]
 
 
-def test_a_role_has_its_route_from_the_broker_and_its_training_from_the_coordinator() -> None:
+def test_role_has_its_route_from_broker_and_its_training_from_coordinator() -> None:
     roles = loop_roles({"support": ROUTE}, STATUS.roles, TRAINING, [], NOW)
     assert roles == [
         LoopRoleOut(
@@ -92,7 +92,7 @@ def test_a_role_is_shown_as_far_as_a_source_knows_it() -> None:
     )
 
 
-def test_a_consumer_falls_behind_when_it_is_further_behind_than_a_while_ago() -> None:
+def test_consumer_falls_behind_when_it_is_further_behind_than_a_while_ago() -> None:
     lags = Lags()
     assert lags.growths(streams(10), 0.0) == []
     assert lags.growths(streams(500), COMPARED_S / 2) == []
@@ -168,7 +168,7 @@ async def test_the_picture_has_every_part_and_what_follows_from_them() -> None:
     assert [item.title for item in picture.attention] == ["gateway does not answer"]
 
 
-async def test_a_part_that_cannot_be_read_is_named_and_its_last_value_stays_for_a_minute() -> None:
+async def test_part_that_cannot_be_read_is_named_and_its_value_stays_a_minute() -> None:
     world = World()
     loop = world.loop()
     await loop.current()

@@ -20,7 +20,7 @@ def pair(one: Try, other: Try) -> Pair | None:
     return pair_of(PairKey("support", "a", "b"), {"a": one, "b": other})
 
 
-def test_each_side_is_shown_first_to_half_of_the_raters_and_for_half_of_the_pairs() -> None:
+def test_each_side_is_shown_first_to_half_of_raters_and_for_half_of_pairs() -> None:
     raters = [is_swapped(f"rater {n}", KEY) for n in range(1000)]
     pairs = [is_swapped("ada", PairKey("support", "a", f"b{n}")) for n in range(1000)]
     assert 400 < sum(raters) < 600
@@ -28,7 +28,7 @@ def test_each_side_is_shown_first_to_half_of_the_raters_and_for_half_of_the_pair
     assert [is_swapped(f"rater {n}", KEY) for n in range(1000)] == raters
 
 
-def test_a_pair_is_made_of_two_readable_answers_to_one_question_that_differ() -> None:
+def test_pair_is_made_of_two_readable_answers_to_one_question_that_differ() -> None:
     made = pair(tried("a", "here"), tried("b", "there"))
     assert made is not None
     assert made.start == 1

@@ -47,7 +47,7 @@ async def console(
             yield http
 
 
-async def test_a_request_is_passed_on_with_its_callers_key_and_nothing_else_of_its_head() -> None:
+async def test_request_is_passed_on_with_its_callers_key_and_no_other_header() -> None:
     upstream = Upstream()
     async with console(upstream) as http:
         answer = await http.post(
@@ -154,7 +154,7 @@ async def test_a_body_has_a_limit() -> None:
     assert (answer.status_code, upstream.asked) == (413, [])
 
 
-async def test_a_stream_is_passed_on_and_one_that_breaks_off_ends_with_the_reason() -> None:
+async def test_stream_is_passed_on_and_one_that_breaks_off_ends_with_the_reason() -> None:
     async def events() -> AsyncIterator[bytes]:
         yield b"data: 1\n\n"
         raise httpx.RemoteProtocolError("peer closed")

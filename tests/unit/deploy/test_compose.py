@@ -45,7 +45,7 @@ def test_every_service_of_the_embedded_stack_is_there() -> None:
     assert set(OURS) <= set(services())
 
 
-def test_every_variable_is_in_the_example_and_a_missing_secret_names_the_remedy() -> None:
+def test_every_variable_is_in_the_example_and_missing_secret_names_remedy() -> None:
     known = {name: value for name, value in EXAMPLE.items() if name != "COMPOSE_PROFILES"}  # compose itself reads it
     used = {match[1]: match[0] for match in VARIABLE.finditer(TEXT)}
 
@@ -94,7 +94,7 @@ def test_environment_names_are_settings_of_the_service(name: str) -> None:
     assert set(services()[name].get("environment", {})) <= known
 
 
-def test_trainer_and_engine_fetch_base_models_from_the_hub_only_when_it_is_switched_on() -> None:
+def test_base_models_are_fetched_from_the_hub_only_when_switched_on() -> None:
     for name in ("trainer_worker", "trainer_gpu", "engine_local", "engine_vllm"):
         assert services()[name]["environment"][HUB_VARIABLE] == "${HUB:-0}"
         assert "front" in services()[name]["networks"]
@@ -139,7 +139,7 @@ def test_gateway_and_deployer_ask_the_same_engines_with_the_same_key() -> None:
     assert gateway["RATCHET_ENGINES"] == deployer["RATCHET_ENGINES"]
 
 
-def test_every_api_is_closed_from_the_start_and_the_services_know_one_another() -> None:
+def test_every_api_is_closed_from_the_start_and_services_know_one_another() -> None:
     apis = [services()[name]["environment"] for name in ("gateway", "rl_coordinator", "canary_deployer", "console")]
 
     for environment in apis:
@@ -149,7 +149,7 @@ def test_every_api_is_closed_from_the_start_and_the_services_know_one_another() 
     assert len({one["RATCHET_KEYS"] for one in apis}) == 1
 
 
-def test_the_gpu_worker_comes_with_its_profile_reserves_a_gpu_and_has_a_pool() -> None:
+def test_gpu_worker_comes_with_its_profile_reserves_a_gpu_and_has_a_pool() -> None:
     worker = services()["trainer_gpu"]
     (device,) = worker["deploy"]["resources"]["reservations"]["devices"]
 
@@ -167,7 +167,7 @@ def test_searches_have_a_worker_without_torch_that_asks_the_gateway() -> None:
     assert worker["environment"]["RATCHET_SERVICE_KEY"] == services()["gateway"]["environment"]["RATCHET_SERVICE_KEY"]
 
 
-def test_vllm_comes_with_the_profile_of_gpus_in_the_place_of_the_local_engine() -> None:
+def test_vllm_comes_with_the_profile_of_gpus_in_the_place_of_local_engine() -> None:
     vllm = services()["engine_vllm"]
 
     assert (vllm["profiles"], services()["engine_local"]["profiles"]) == (["gpu"], ["local"])
@@ -187,7 +187,7 @@ def test_vllm_comes_with_the_profile_of_gpus_in_the_place_of_the_local_engine() 
         }
 
 
-def test_mlflow_and_the_tracker_come_with_their_profile_and_nothing_waits_for_them() -> None:
+def test_mlflow_and_tracker_come_with_their_profile_and_hold_up_nothing() -> None:
     profiles = {name: one["profiles"] for name, one in services().items() if "profiles" in one}
 
     engines = {"engine_local": ["local"], "engine_vllm": ["gpu"]}

@@ -37,7 +37,7 @@ def test_container_has_the_image_command_and_variables_of_the_compose_file(name:
 
 
 @pytest.mark.parametrize("name", sorted(SPECS))
-def test_clients_reach_the_first_port_and_readiness_is_asked_at_an_exposed_one(name: str) -> None:
+def test_clients_reach_the_first_port_and_readiness_the_exposed_one(name: str) -> None:
     spec = SPECS[name]
     urls = [part for key in ("x-broker", "x-warehouse", "x-objects") for part in compose()[key].values()]
 

@@ -40,7 +40,7 @@ def test_every_service_has_the_anatomy_of_a_service() -> None:
     assert set(rule("Inside a service")["containers"]) == {spec.module for spec in SERVICES} | APART
 
 
-def test_every_package_but_the_engine_the_training_and_what_they_share_is_kept_from_torch() -> None:
+def test_every_package_but_engine_and_training_is_kept_from_torch() -> None:
     named = {name.removesuffix(".*") for name in rule("Only the training process")["source_modules"]}
     assert named - {"ratchet_helpdesk"} == PACKAGES - {
         "ratchet.local.engine_local",

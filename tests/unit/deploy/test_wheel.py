@@ -64,7 +64,7 @@ def test_an_installed_package_finds_everything_that_it_reads(tmp_path: Path) -> 
     assert Path(read["example"]).is_relative_to(tmp_path)
 
 
-def test_beside_the_code_the_wheel_holds_schemas_registry_sql_a_template_and_pages_only(tmp_path: Path) -> None:
+def test_wheel_holds_schemas_registry_sql_template_and_pages_beside_code(tmp_path: Path) -> None:
     laid_out(tmp_path)
 
     assert {path.name for path in tmp_path.iterdir()} == {"ratchet", "ratchet_helpdesk"}

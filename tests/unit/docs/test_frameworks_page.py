@@ -30,7 +30,7 @@ def test_a_framework_has_a_row_and_the_lines_that_set_it_up() -> None:
     assert "What does not work" not in text
 
 
-def test_a_task_that_failed_is_listed_with_its_error_and_not_among_those_that_work() -> None:
+def test_failed_task_is_listed_with_its_error_and_not_among_workers() -> None:
     failed = msgspec.structs.replace(WORKING, tasks={"plain": "works", "stream": "NotFound: no\nsuch `path`"})
     text = page([failed])
     assert "| `plain` |" in text

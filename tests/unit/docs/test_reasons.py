@@ -120,7 +120,7 @@ def test_every_text_that_the_rules_name_is_a_reason_but_for_three() -> None:
     assert set(names_of_datasets().values()) - set(reasons_of_snapshots()) == {"human", "unnamed", "thumbs"}
 
 
-def test_the_guide_has_the_table_of_reasons_for_which_no_learner_may_use_a_call() -> None:
+def test_guide_has_the_table_of_reasons_for_which_no_learner_may_use_call() -> None:
     section = AGENTS.read_text().partition("# What makes a call trainable\n")[2].partition("\n## ")[0]
     rows = [f"| `{reason}` | {one.place} | {one.meaning} | {one.remedy} |" for reason, one in REASONS.items()]
 

@@ -21,7 +21,7 @@ def first_sentence(path: Path) -> str:
     return " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0].split())
 
 
-def test_the_map_has_every_shared_file_and_every_benchmark_with_its_first_sentence() -> None:
+def test_map_has_every_shared_file_and_benchmark_with_its_first_sentence() -> None:
     files = [*sorted((TESTS / "support").glob("*.py")), *BENCHMARKS]
     expected = {str(path.relative_to(TESTS)): first_sentence(path) for path in files}
     assert dict(ROW.findall((TESTS / "README.md").read_text())) == expected

@@ -117,7 +117,7 @@ def test_the_input_of_a_custom_tool_comes_whole() -> None:
     assert chunks[0]["choices"][0]["delta"]["tool_calls"] == [{**custom, "index": 0}]
 
 
-def test_the_usage_comes_in_a_last_chunk_without_choices_when_it_is_asked_for() -> None:
+def test_usage_comes_in_a_last_chunk_without_choices_when_it_is_asked_for() -> None:
     options = {"stream_options": {"include_usage": True}}
     *chunks, last = chunks_of(CHAT, {"message": {"role": "assistant", "content": "ok"}}, **options)
     assert (last["choices"], last["usage"]) == ([], USAGE)

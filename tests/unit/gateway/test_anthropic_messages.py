@@ -157,7 +157,7 @@ def test_results_of_tools_come_first_and_their_images_follow() -> None:
     assert last == {"role": "user", "content": [picture, text("Go on")]}
 
 
-def test_messages_of_one_role_are_one_and_a_system_message_waits_for_results() -> None:
+def test_messages_of_one_role_are_one_and_system_message_waits_for_results() -> None:
     messages = chat_of(
         {"role": "system", "content": "First."},
         user(text("a")),

@@ -91,7 +91,7 @@ def test_examples_stand_after_the_instructions(api: str) -> None:
         ("<{{instructions}}>", "replace", None, [{"role": "developer", "content": f"<{SENT}\n\nMore.>"}]),
     ],
 )
-def test_instructions_in_the_input_stay_in_the_conversation_that_a_provider_stores(
+def test_instructions_in_input_stay_in_conversation_that_provider_stores(
     text: str, mode: str, instructions: str | None, head: list[Any]
 ) -> None:
     leading = [{"role": "developer", "content": "More."}]
@@ -155,7 +155,7 @@ def test_a_namespace_whose_tools_are_hidden_is_not_offered() -> None:
     assert not _native(_applied("responses", bundle, tools=tools, tool_choice=choice)).keys() & {"tools", "tool_choice"}
 
 
-def test_functions_of_an_older_chat_get_their_texts_and_are_recorded_as_tools() -> None:
+def test_functions_of_older_chat_get_their_texts_and_are_recorded_as_tools() -> None:
     functions = [tool["function"] for tool in _tools("chat")]
     bundle = Bundle(tools={"refund": ToolTexts(description="new"), "escalate": ToolTexts(hidden=True)})
     request = _applied("chat", bundle, functions=functions, function_call={"name": "escalate"})

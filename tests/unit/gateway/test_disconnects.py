@@ -15,7 +15,7 @@ from ratchet.dialects.api_dialect import CHAT
 from tests.support.gateway_alone import alone, chat_request
 
 
-async def test_an_agent_that_disconnects_in_the_moment_of_the_answer_leaves_a_turn(tmp_path: Path) -> None:
+async def test_agent_that_disconnects_in_the_moment_of_the_answer_leaves_a_turn(tmp_path: Path) -> None:
     async with alone(tmp_path) as here:
         calling = asyncio.create_task(here.completions.complete(CHAT, chat_request(stream=True), None))
         here.server.after_answer = calling.cancel
@@ -38,7 +38,7 @@ async def test_a_call_that_its_agent_leaves_counts_for_its_key(tmp_path: Path) -
         assert here.spent == [("key_1", len(request.body) // 4, 0.0)]
 
 
-async def test_an_agent_that_leaves_its_stream_in_the_moment_of_the_answer_leaves_a_turn(tmp_path: Path) -> None:
+async def test_agent_that_leaves_its_stream_in_the_moment_of_answer_leaves_turn(tmp_path: Path) -> None:
     async with alone(tmp_path, keep_alive_s=0.001) as here:
         answer = await here.completions.complete(CHAT, chat_request(stream=True), None)
         assert isinstance(answer, EventStream)

@@ -54,7 +54,7 @@ async def test_an_end_after_an_outcome_changes_nothing_and_its_answer_tells_so(t
             assert "feedback" in again["note"]
 
 
-async def test_an_outcome_after_an_end_without_one_counts_and_its_answer_tells_so(tmp_path: Path) -> None:
+async def test_outcome_after_an_end_without_one_counts_and_its_answer_tells_so(tmp_path: Path) -> None:
     async with alone(tmp_path) as here:
         trajectory = await called(here, "support")
         await ended(here, trajectory)
@@ -72,7 +72,7 @@ async def test_each_role_has_an_end_of_its_own(tmp_path: Path) -> None:
         assert (both["roles"], both["ended_before"]) == (["planner", "support"], ["planner"])
 
 
-async def test_an_end_or_feedback_by_the_name_of_a_thread_is_about_its_newest_run(tmp_path: Path) -> None:
+async def test_end_or_feedback_by_the_name_of_a_thread_is_about_its_newest_run(tmp_path: Path) -> None:
     async with alone(tmp_path) as here:
         here.server.may_answer.set()
         runs: list[str] = []

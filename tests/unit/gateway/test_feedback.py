@@ -45,7 +45,7 @@ async def test_the_key_is_recorded_with_the_feedback(tmp_path: Path) -> None:
     assert claimed.items() >= {**CLAIMS, "key_id": "key_4f7k2m9q0z"}.items()
 
 
-async def test_the_answer_to_feedback_on_an_unknown_trajectory_names_what_it_waits_for(tmp_path: Path) -> None:
+async def test_answer_to_feedback_on_unknown_trajectory_names_what_it_waits_for(tmp_path: Path) -> None:
     async with alone(tmp_path) as here:
         request = Request("POST", "/v1/feedback", {}, msgspec.json.encode(THUMB), caller=ANYONE)
         unknown = msgspec.json.decode((await here.handlers.feedback(request, None)).body)

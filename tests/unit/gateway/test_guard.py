@@ -117,7 +117,7 @@ class Clock:
         return self.now
 
 
-def test_a_caller_may_spend_a_minute_at_once_and_then_waits_for_the_next_token() -> None:
+def test_caller_may_spend_a_minute_at_once_and_then_waits_for_next_token() -> None:
     clock = Clock()
     limit = RateLimit(clock)
     assert [limit.wait_s("a", 4) for _ in range(4)] == [0.0] * 4
@@ -129,7 +129,7 @@ def test_a_caller_may_spend_a_minute_at_once_and_then_waits_for_the_next_token()
     assert limit.wait_s("a", 4) > 0
 
 
-def test_callers_do_not_share_a_bucket_and_a_quiet_minute_fills_it_only_once() -> None:
+def test_callers_do_not_share_a_bucket_and_quiet_minute_fills_it_only_once() -> None:
     clock = Clock()
     limit = RateLimit(clock)
     assert (limit.wait_s("a", 1), limit.wait_s("b", 1)) == (0.0, 0.0)

@@ -248,7 +248,7 @@ async def test_a_reader_who_is_slow_stops_the_server_and_no_byte_is_lost(wire: W
     assert (wire.transport.reads, wire.free) == (True, [KEEP_ALIVE_S])
 
 
-async def test_a_connection_whose_answer_was_not_read_is_free_and_the_answer_can_still_be_read(wire: Wire) -> None:
+async def test_connection_with_an_unread_answer_is_free_and_it_can_be_read(wire: Wire) -> None:
     asked = wire.ask()
     await asyncio.sleep(0)
     wire.receive(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (2 * HELD), b"a" * (2 * HELD))
@@ -264,7 +264,7 @@ async def test_a_connection_whose_answer_was_not_read_is_free_and_the_answer_can
     assert await (await asked).read(2, 30) == b"{}"
 
 
-async def test_a_reader_who_gives_up_while_the_end_arrives_does_not_close_the_next_exchange(wire: Wire) -> None:
+async def test_reader_who_gives_up_at_the_end_does_not_close_the_next_exchange(wire: Wire) -> None:
     asked = wire.ask()
     await asyncio.sleep(0)
     wire.receive(PLAIN[:-1])
@@ -308,7 +308,7 @@ async def test_a_connection_is_kept_for_less_than_its_server_allows(
     assert wire.transport.closed == (life is None)
 
 
-async def test_a_small_request_is_one_write_and_a_large_one_is_sent_as_the_server_takes_it(wire: Wire) -> None:
+async def test_small_request_is_one_write_and_a_large_one_as_the_server_takes_it(wire: Wire) -> None:
     wire.connection.pause_writing()
     asked = wire.ask(b"a" * (LARGE // 2), b"b" * (LARGE // 2))
     await asyncio.sleep(0)
@@ -329,7 +329,7 @@ async def test_a_small_request_is_one_write_and_a_large_one_is_sent_as_the_serve
     assert wire.free == [KEEP_ALIVE_S] * 2
 
 
-async def test_an_answer_before_the_end_of_a_large_request_stops_it_and_the_connection_is_not_kept(wire: Wire) -> None:
+async def test_answer_before_the_end_of_a_large_request_stops_it(wire: Wire) -> None:
     wire.connection.pause_writing()
     asked = wire.ask(b"a" * LARGE, b"b")
     for _ in range(3):
@@ -341,7 +341,7 @@ async def test_an_answer_before_the_end_of_a_large_request_stops_it_and_the_conn
     assert wire.transport.closed
 
 
-async def test_a_request_that_is_still_in_the_buffer_when_its_answer_is_whole_ends_the_connection(wire: Wire) -> None:
+async def test_request_still_buffered_when_its_answer_is_whole_ends_connection(wire: Wire) -> None:
     wire.transport.unsent = 1
     await wire.answered(PLAIN)
     assert (wire.free, wire.transport.closed) == ([], True)
@@ -355,7 +355,7 @@ async def test_a_server_that_is_silent_is_left_in_time(body: bytes, wire: Wire) 
     assert (slow.value.waiting_for, wire.transport.closed) == ("head", True)
 
 
-async def test_a_pause_in_the_body_that_is_too_long_ends_it_and_the_time_to_the_head_does_not_count(wire: Wire) -> None:
+async def test_too_long_a_pause_in_the_body_ends_it_whatever_the_head_took(wire: Wire) -> None:
     asked = wire.ask(first_byte_s=0.2)
     await asyncio.sleep(0)
     wire.receive(PLAIN[:-1])

@@ -142,7 +142,7 @@ def test_what_is_no_name_in_a_body_means_nothing(members: JsonObject) -> None:
     assert Gateway().ask(USER, **members).by == "new"
 
 
-def test_a_uuid_is_the_id_and_any_other_name_has_an_id_that_follows_from_it() -> None:
+def test_uuid_is_the_id_and_any_other_name_has_an_id_that_follows_from_it() -> None:
     assert trajectory_id_of(UUID.upper()) == trajectory_id_of(UUID.replace("-", "")) == UUID
     assert trajectory_id_of("run_abc123") == named_id("trajectory", "run_abc123")
     assert uuid.UUID(trajectory_id_of("Lauf Ü 7")).version == 5
@@ -188,7 +188,7 @@ def test_a_trace_counts_whether_sampled_or_not_and_never_when_invalid(text: str,
     assert (traced[0] if traced else None) == trace
 
 
-def test_a_tool_call_that_was_handed_out_leads_back_however_the_rest_is_respelled() -> None:
+def test_tool_call_leads_back_however_the_rest_is_respelled() -> None:
     gateway = Gateway()
     first = gateway.answer(gateway.ask(USER), [USER], called("call_Zx91kk2lmQ8"), "turn-1")
     second = gateway.ask({"role": "user", "content": "all of it as text"}, HELLO, result("call_Zx91kk2lmQ8"))
@@ -248,7 +248,7 @@ def test_answer_is_looked_for_among_the_newest_messages(answer: JsonObject, by: 
     assert gateway.ask(USER, answer, *[MORE] * later).by == (by if is_near else "new")
 
 
-def test_a_conversation_that_two_trajectories_share_word_for_word_belongs_to_neither() -> None:
+def test_conversation_of_two_equal_trajectories_belongs_to_neither() -> None:
     gateway = Gateway()
     gateway.complete([USER], HELLO)
     gateway.complete([USER], HELLO)
@@ -297,7 +297,7 @@ def test_who_repeats_a_tool_call_has_its_system_prompt_or_its_results(prompt: li
     assert gateway.ask(*prompt).by == by
 
 
-def test_a_tool_call_serves_as_long_as_its_run_goes_on_and_no_longer_than_it_may_rest() -> None:
+def test_tool_call_serves_as_long_as_its_run_goes_on() -> None:
     gateway = Gateway()
     first = gateway.complete([USER], CALL)
     chat = [USER, CALL, RESULT]
@@ -322,7 +322,7 @@ def test_a_tool_call_serves_as_long_as_its_run_goes_on_and_no_longer_than_it_may
         {"names": Names(traceparent=PARENT)},
     ],
 )
-def test_a_name_whose_trajectory_has_ended_begins_another_which_every_gateway_gives_the_same_id(
+def test_name_of_an_ended_trajectory_begins_another_with_one_id_for_all(
     named: dict[str, Any],
 ) -> None:
     one, other = Gateway(), Gateway()
@@ -360,7 +360,7 @@ def test_names_of_threads_count_for_one_key_and_those_of_runs_for_all() -> None:
         assert asked("a", **members) == asked("b", **members) == asked("", **members)
 
 
-def test_a_name_in_an_end_may_mean_the_keys_own_trajectory_the_ended_one_before_or_that_of_all_keys() -> None:
+def test_name_in_an_end_means_own_ended_or_shared_trajectory() -> None:
     gateway = Gateway()
     own = gateway.ask(USER, metadata={"thread_id": "1"}, key="a").trajectory_id
     shared = trajectory_id_of("1")
@@ -404,7 +404,7 @@ def test_an_answered_call_has_no_retry_and_a_failure_waits_only_a_while() -> Non
     assert gateway.ask(USER).by == "new"
 
 
-def test_an_sdk_that_repeats_a_call_which_it_gave_up_means_the_one_that_is_open() -> None:
+def test_sdk_that_repeats_a_call_which_it_gave_up_means_one_that_is_open() -> None:
     gateway = Gateway()
     first = gateway.ask(USER)
     again = gateway.ask(USER, names=Names(retries="1"))

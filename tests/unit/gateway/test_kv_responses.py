@@ -62,7 +62,7 @@ async def test_an_answer_stands_when_its_state_is_too_large_to_be_kept() -> None
     assert not await responses(fake_bus()).put_state(state(text="x" * STATE_BYTES))
 
 
-async def test_while_the_broker_is_away_this_gateway_continues_what_it_kept_and_stores_it_later() -> None:
+async def test_gateway_without_a_broker_continues_what_it_kept_and_stores_later() -> None:
     bus = fake_bus()
     kept, other = responses(bus), responses(bus)
     bus.broker.go_away()
@@ -83,7 +83,7 @@ async def test_without_a_connection_other_responses_are_not_known() -> None:
     await kept.close()
 
 
-async def test_what_the_broker_does_not_store_is_held_within_a_bound_the_newest_first() -> None:
+async def test_what_the_broker_does_not_store_is_held_within_bound_newest_first() -> None:
     size = len(sealed("resp_0", encode_state(state("resp_0", "x")) or b"").sealed)
     kept = Responses(lambda: None, unstored_bytes=2 * size + 16)
     for number in range(3):

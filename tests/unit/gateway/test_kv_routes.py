@@ -70,9 +70,7 @@ async def test_routes_are_ready_once_they_were_read_also_when_there_are_none(tmp
 
 
 @pytest.mark.parametrize("stored", UNREADABLE)
-async def test_an_unreadable_route_stops_no_other_and_the_check_names_it_until_it_is_put_right(
-    tmp_path: Path, stored: bytes
-) -> None:
+async def test_unreadable_route_stops_no_other_and_is_named_by_the_check(tmp_path: Path, stored: bytes) -> None:
     bus: Any = fake_bus()
     async with following(bus, tmp_path) as routes:
         await put_routes(bus, broken=1, support=1)
@@ -118,7 +116,7 @@ async def test_the_check_no_longer_names_an_unreadable_version_that_was_deleted(
             await routes.version("support", 2)
 
 
-async def test_a_route_serves_its_stable_policy_also_when_the_version_is_unreadable(tmp_path: Path) -> None:
+async def test_route_serves_its_stable_policy_also_when_version_is_unreadable(tmp_path: Path) -> None:
     bus: Any = fake_bus()
     async with following(bus, tmp_path) as routes:
         await put_routes(bus, support=1, planner=1)
@@ -141,7 +139,7 @@ async def until_lease(routes: Routes, lease: int) -> None:
     await eventually(probe)
 
 
-async def test_at_each_start_the_canary_of_a_dead_deployer_has_lapsed_until_a_renewal(tmp_path: Path) -> None:
+async def test_at_each_start_canary_of_dead_deployer_has_lapsed_until_renewal(tmp_path: Path) -> None:
     bus: Any = fake_bus()
     await offer_canary(bus, lease=7)
     for _ in range(2):
@@ -165,7 +163,7 @@ async def test_a_canary_that_begins_while_the_gateway_follows_is_served_at_once(
         assert routes.has_lapsed("support") is False
 
 
-async def test_a_gateway_does_not_wait_for_the_deployer_but_the_check_names_a_lease_without_renewals(
+async def test_gateway_names_a_lease_without_renewals_and_waits_for_no_deployer(
     tmp_path: Path,
 ) -> None:
     bus: Any = fake_bus()

@@ -46,7 +46,7 @@ async def read(answer: LiveAnswer) -> list[bytes]:
         return [event async for events in pieces for event in events]
 
 
-async def test_a_stream_without_its_last_event_is_whole_when_its_answer_has_an_end() -> None:
+async def test_stream_without_its_last_event_is_whole_when_its_answer_has_an_end() -> None:
     assert await read(live(HELLO)) == HELLO
 
 

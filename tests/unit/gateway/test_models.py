@@ -54,16 +54,14 @@ async def test_a_name_that_must_exist_makes_no_role_behind_an_upstream(tmp_path:
         await known.resolve("helpdsek", ANYONE, exact=True)
 
 
-async def test_an_alias_never_stands_for_the_role_of_other_names_where_its_target_cannot_answer(tmp_path: Path) -> None:
+async def test_alias_never_stands_for_a_role_whose_target_cannot_answer(tmp_path: Path) -> None:
     known = models(tmp_path, {"*": "*"}, aliases={"best": "helpdesk_dpo"})
     with pytest.raises(NotFound, match="no usable version that dpo trained"):
         await known.resolve("best", ANYONE)
 
 
 @pytest.mark.parametrize(("name", "role"), [("gpt-5.5", "default"), ("ghost", "nobody"), ("nobody", "nobody")])
-async def test_who_asks_for_what_nothing_answers_learns_what_it_stands_for_and_what_to_set(
-    tmp_path: Path, name: str, role: str
-) -> None:
+async def test_unanswered_name_tells_what_it_stands_for_and_what_to_set(tmp_path: Path, name: str, role: str) -> None:
     known = models(tmp_path, {"support": "m"}, aliases={"ghost": "nobody"})
     with pytest.raises(NotFound) as missing:
         await known.resolve(name, ANYONE)
@@ -91,7 +89,7 @@ def test_the_role_of_a_name_is_that_of_the_scope(tmp_path: Path) -> None:
     assert [known.role_of(name) for name in names] == ["search", "search", "other"]
 
 
-async def test_embeddings_need_the_scope_of_their_models_role_and_count_for_the_key(
+async def test_embeddings_need_the_scope_of_their_models_role_and_count_for_key(
     tmp_path: Path,
 ) -> None:
     async with alone(tmp_path) as here:

@@ -51,7 +51,7 @@ def test_each_policy_route_and_request_has_its_own_answer() -> None:
     assert len(others) == 3
 
 
-def test_the_least_recently_used_answers_make_room_and_the_cache_keeps_no_huge_one() -> None:
+def test_least_recently_used_answers_make_room_and_cache_keeps_no_huge_one() -> None:
     cache = AnswerCache(160)
     for name in (b"a", b"b", b"c", b"d", b"e", b"f", b"g"):
         cache.put_answer(name, b"0123456789ABCDEF12")
@@ -65,7 +65,7 @@ def test_the_least_recently_used_answers_make_room_and_the_cache_keeps_no_huge_o
     assert cache.get_value(b"huge") is None
 
 
-def test_the_longest_fitting_call_is_the_parent_and_empty_members_do_not_matter() -> None:
+def test_longest_fitting_call_is_parent_and_empty_members_do_not_matter() -> None:
     talk = Conversation(("t", "support"))
     first = asked()
     talk.remember(past(first))
@@ -81,7 +81,7 @@ def test_the_longest_fitting_call_is_the_parent_and_empty_members_do_not_matter(
     assert talk.parent_of(prefix_digests(changed)) is None
 
 
-def test_an_answer_sent_back_in_another_order_of_members_is_the_same_answer() -> None:
+def test_answer_sent_back_in_another_order_of_members_is_the_same_answer() -> None:
     function = {"name": "find_order", "arguments": '{"order":"K47"}'}
     answer = {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": function}]}
     reordered = {
@@ -167,7 +167,7 @@ def test_the_least_recently_used_sets_make_room_by_bytes() -> None:
     assert sets.size == 2 * size_of(0, 1_000)
 
 
-def test_a_set_larger_than_all_room_is_not_kept_and_costs_no_other_its_place() -> None:
+def test_set_larger_than_all_room_is_not_kept_and_costs_no_other_its_place() -> None:
     sets = ToolSets(10_000)
     sets.put_redacted("a", Redacted(tools(1), TAKEN_OUT))
     sets.put_redacted("b", Redacted(tools(0, 20_000), TAKEN_OUT))
@@ -191,7 +191,7 @@ def test_every_call_with_the_same_tools_is_redacted() -> None:
         assert turn.redactions == {"email": 1}
 
 
-def test_the_memory_of_a_recorder_is_bounded_however_many_tools_agents_offer() -> None:
+def test_memory_of_a_recorder_is_bounded_however_many_tools_agents_offer() -> None:
     """Each call brings tools of its own, a twentieth of the bound, with an address to take out."""
     bound = 1_000_000
     maker = record_maker(tool_bytes=bound)

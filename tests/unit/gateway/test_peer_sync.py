@@ -37,7 +37,7 @@ def test_a_conversation_that_one_process_answered_goes_on_at_another() -> None:
     assert (again.by, again.trajectory_id, again.is_certain) == ("prefix", call.trajectory_id, False)
 
 
-def test_an_answer_that_two_processes_gave_belongs_to_neither_run_once_the_notes_have_come() -> None:
+def test_answer_of_two_processes_belongs_to_neither_run_after_their_notes() -> None:
     first, second = Processes(2).each
     for process in (first, second):
         process.answer(process.ask([USER]), [USER], HELLO)
@@ -54,7 +54,7 @@ def test_marks_of_one_key_mean_nothing_for_another() -> None:
     assert second.ask([USER, HELLO, MORE], scope="b").by == "new"
 
 
-def test_a_first_call_and_a_named_one_are_certain_a_call_that_others_may_know_is_not() -> None:
+def test_first_and_named_calls_are_certain_and_shared_ones_are_not() -> None:
     (process,) = Processes(1).each
     assert process.ask([USER]).is_certain
     assert process.ask([USER, HELLO, MORE], names=Names(header="run")).is_certain
@@ -72,7 +72,7 @@ def test_an_end_at_one_process_ends_the_trajectory_at_all() -> None:
     assert second.ask([USER, HELLO, MORE]).by == "new"
 
 
-def test_a_note_of_a_process_whose_clock_is_minutes_off_is_as_fresh_as_its_arrival() -> None:
+def test_note_of_a_process_with_a_wrong_clock_is_as_fresh_as_its_arrival() -> None:
     first, second = Processes(2, skew_s=600.0).each
     call = first.ask([USER])
     first.answer(call, [USER], HELLO)
@@ -92,7 +92,7 @@ def test_notes_may_come_twice_and_in_any_order(seed: int) -> None:
     assert (arm.turns, arm.ended, arm.has_outcome) == (6, True, True)
 
 
-def test_a_policy_that_two_processes_chose_differently_has_changed_in_flight() -> None:
+def test_policy_that_two_processes_chose_differently_has_changed_in_flight() -> None:
     arm = Arm(RUN, "support", assignment=Assignment(STABLE, 0.0, POLICY))
     arm.learn("a", ArmNote(trajectory_id=RUN, role="support", turns=1, policy=POLICY, arm=STABLE))
     assert not arm.mixed
@@ -100,7 +100,7 @@ def test_a_policy_that_two_processes_chose_differently_has_changed_in_flight() -
     assert (arm.mixed, arm.assignment) == (True, Assignment(STABLE, 0.0, POLICY))
 
 
-def test_a_policy_that_changed_in_flight_elsewhere_is_the_one_that_answers_here() -> None:
+def test_policy_that_changed_in_flight_elsewhere_is_one_that_answers_here() -> None:
     arm = Arm(RUN, "support", assignment=Assignment(STABLE, 0.0, POLICY))
     arm.learn("a", ArmNote(trajectory_id=RUN, role="support", turns=1, policy=OTHER, arm=STABLE, mixed=True))
     assert (arm.mixed, arm.assignment) == (True, Assignment(STABLE, 0.0, OTHER))
@@ -125,7 +125,7 @@ def test_what_others_count_is_bounded() -> None:
     assert len(arms) == 1
 
 
-def test_a_call_recorded_elsewhere_is_continued_as_if_it_were_recorded_here() -> None:
+def test_call_recorded_elsewhere_is_continued_as_if_it_were_recorded_here() -> None:
     conversation = Conversation((RUN, "support"))
     note = CallNote(
         trajectory_id=RUN,

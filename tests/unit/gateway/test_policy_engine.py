@@ -83,7 +83,7 @@ async def test_the_agent_of_a_refused_call_gets_the_words_of_the_engine() -> Non
     assert (refused.value.status, refused.value.code) == (400, "context_length_exceeded")
 
 
-async def test_a_prompt_that_vllm_finds_too_long_has_the_code_that_agents_look_for() -> None:
+async def test_prompt_that_vllm_finds_too_long_has_the_code_that_agents_look_for() -> None:
     problem = {"message": "This model's maximum context length is 512 tokens.", "type": "BadRequestError", "code": 400}
     engine = Engine(Reply(400, msgspec.json.encode({"error": problem})))
     with pytest.raises(CallRefused) as refused:

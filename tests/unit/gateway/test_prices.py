@@ -46,7 +46,7 @@ def test_no_usage_costs_less_than_nothing(
     assert FREE.cost_of(usage) == 0
 
 
-def test_a_model_without_a_price_has_none_and_a_star_stands_for_every_other() -> None:
+def test_model_without_a_price_has_none_and_a_star_stands_for_every_other() -> None:
     settings = Settings(
         engine_price=PriceSettings(prompt=1, completion=2),
         upstreams=[
@@ -115,7 +115,7 @@ def test_a_turn_is_counted_by_reason_policy_and_key() -> None:
         ([b"x" * 8], False, (10, 2)),
     ],
 )
-def test_what_a_limit_counts_is_what_the_engine_reports_and_else_an_estimate(
+def test_what_a_limit_counts_is_what_the_engine_reports_and_else_estimate(
     datas: list[bytes], streamed: bool, spent: tuple[int, int]
 ) -> None:
     telling = [*datas[:1], *datas[-3:]] if streamed else datas

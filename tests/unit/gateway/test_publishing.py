@@ -35,12 +35,12 @@ async def observed(*counts: tuple[float, int, int, int]) -> Seen:
     return seen
 
 
-async def test_a_gateway_with_nothing_to_publish_is_not_blind_however_long_that_lasts() -> None:
+async def test_gateway_with_nothing_to_publish_is_never_blind() -> None:
     seen = await observed((1.0, 0, 0, 0), (1000.0, 0, 0, 0))
     assert not seen.is_blind(1015.0)
 
 
-async def test_a_gateway_is_blind_once_nothing_got_through_for_longer_than_the_patience() -> None:
+async def test_gateway_is_blind_once_nothing_got_through_beyond_its_patience() -> None:
     seen = await observed((10.0, 5, 0, 0), (11.0, 5, 3, 0), (30.0, 5, 9, 0))
     assert not seen.is_blind(30.0)
     assert seen.is_blind(30.1)

@@ -51,7 +51,7 @@ def refusal(used: Quotas, caller: Caller) -> tuple[int, str | None, dict[bytes, 
     return None
 
 
-def test_an_answer_larger_than_the_rest_makes_the_key_wait_until_it_is_paid_off() -> None:
+def test_answer_larger_than_the_rest_makes_key_wait_until_it_is_paid_off() -> None:
     clock, caller = FakeClock(NOON), holder(tokens_per_minute=60)
     used = quotas(clock)
     used.require(caller)

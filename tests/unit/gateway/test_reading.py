@@ -44,7 +44,7 @@ async def test_a_large_request_is_read_in_a_thread_and_no_other_is(reader: Reque
 
 
 @pytest.mark.parametrize("named", [True, False])
-async def test_messages_of_a_large_request_have_their_digests_if_these_recognise_it(
+async def test_messages_of_a_large_request_have_digests_if_these_recognise_it(
     reader: RequestReader, named: bool
 ) -> None:
     call, _ = await reader.read(CHAT, body(TALK, LARGE), named=named)

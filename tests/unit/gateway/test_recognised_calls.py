@@ -115,7 +115,7 @@ async def test_calls_of_different_keys_do_not_meet(here: Alone) -> None:
     assert third["x-ratchet-trajectory"] == first["x-ratchet-trajectory"]
 
 
-async def test_names_of_any_kind_lead_to_the_trajectory_that_an_end_by_the_same_name_ends(here: Alone) -> None:
+async def test_names_of_any_kind_lead_to_trajectory_that_end_by_same_name_ends(here: Alone) -> None:
     answers = [
         await ask(here, "run 7"),
         await ask(here, headers={b"x-ratchet-run": b"run 7"}),

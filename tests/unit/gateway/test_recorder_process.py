@@ -115,7 +115,7 @@ def test_the_prompt_of_several_answers_is_paid_for_with_the_first() -> None:
         (request(temperature=0.5), answer(logprobs_mode="raw_logprobs"), "raw_logprobs"),
     ],
 )  # fmt: skip
-def test_no_learner_may_use_an_answer_that_was_not_drawn_freely_from_text_alone(
+def test_answer_not_drawn_freely_from_text_alone_is_for_no_learner(
     sent: bytes, got: bytes | None, reason: str | None
 ) -> None:
     assert turn_of(record_maker().record(job(sent, got))).trainable.reason == reason
@@ -142,7 +142,7 @@ def drawn(number: int, *ids: int) -> dict[str, Any]:
     ],
     ids=["as asked", "another number of tokens", "more answers than asked", "fewer"],
 )
-def test_answers_are_trainable_when_all_that_were_asked_for_came_with_all_of_their_tokens(
+def test_answers_are_trainable_when_all_came_with_all_their_tokens(
     asked: int, choices: list[dict[str, Any]], completion: int, reason: str | None
 ) -> None:
     got = answer(choices=choices, usage={"prompt_tokens": 3, "completion_tokens": completion})
@@ -184,7 +184,7 @@ USAGE = b'data: {"choices": [], "prompt_token_ids": [1], "usage": {"prompt_token
         b'data: {"choices": [{"token_ids": 5}]}',
     ],
 )
-def test_a_stream_is_recorded_without_what_cannot_be_read_of_it_and_not_learned_from(garbage: bytes) -> None:
+def test_stream_is_recorded_without_its_unreadable_part_and_not_learned(garbage: bytes) -> None:
     begin, end = chunk("hel", 4), chunk("lo", 5, finish_reason="stop")
     whole, broken = (b"\n\n".join(events) for events in ([begin, end, USAGE], [begin, garbage, end, garbage, USAGE]))
     assert turn_of(record_maker().record(job(None, whole, streamed=True))).trainable.ok
@@ -193,7 +193,7 @@ def test_a_stream_is_recorded_without_what_cannot_be_read_of_it_and_not_learned_
     assert turn.usage == Usage(prompt=1, completion=2)
 
 
-def test_of_a_stream_with_much_that_cannot_be_read_its_beginning_is_recorded() -> None:
+def test_of_stream_with_much_that_cannot_be_read_its_beginning_is_recorded() -> None:
     broken = b"\n\n".join([chunk("hel", 4), *[b"data: {"] * 9, chunk("lo", 5, finish_reason="stop"), USAGE])
     turn = turn_of(record_maker().record(job(None, broken, streamed=True)))
     assert (turn.trainable.reason, turn.response) == ("unreadable", {"role": "assistant", "content": "hel"})
@@ -218,7 +218,7 @@ def test_a_turn_records_what_its_answer_was_constrained_to() -> None:
     assert turn_of(record_maker().record(job(request(), masked))).constraint is None
 
 
-def test_a_secret_in_a_constraint_is_replaced_and_its_turn_is_not_learned_from() -> None:
+def test_secret_in_constraint_is_replaced_and_its_turn_is_not_learned_from() -> None:
     choices = {"choice": ["mia@example.com", "someone else"]}
     masked = answer(logprobs_mode="processed_logprobs")
     turn = turn_of(record_maker().record(job(request(structured_outputs=choices), masked)))
@@ -227,7 +227,7 @@ def test_a_secret_in_a_constraint_is_replaced_and_its_turn_is_not_learned_from()
     assert (turn.trainable.reason, turn.output_token_ids) == ("redacted", None)
 
 
-def test_the_setting_names_the_mode_of_log_probabilities_where_the_engine_does_not() -> None:
+def test_setting_names_the_mode_of_logprobs_where_the_engine_does_not() -> None:
     sent = request(temperature=0.5)
     assert turn_of(record_maker().record(job(sent, logprob_mode="processed"))).trainable.ok
     raw = job(sent, answer(logprobs_mode="raw_logprobs"), logprob_mode="processed")
@@ -245,7 +245,7 @@ def test_a_turn_that_breaks_the_contract_is_published_without_its_tokens() -> No
     assert (turn.response, turn.output_token_ids) == ({"content": "hello"}, None)
 
 
-def test_a_turn_that_breaks_the_contract_also_without_tokens_records_that_the_call_happened() -> None:
+def test_turn_that_breaks_the_contract_still_records_its_call() -> None:
     recorded = record_maker().record(job(request(temperature=-1), b"", error="temperature must not be negative"))
     turn = turn_of(recorded)
     assert (recorded.problem, recorded.detail) == ("invalid", "/sampling/temperature")
@@ -268,7 +268,7 @@ def test_a_turn_keeps_what_can_be_searched_of_it() -> None:
     )
 
 
-def test_a_respelled_answer_links_to_the_call_that_gave_it_and_ids_stay_what_the_engine_reports() -> None:
+def test_respelled_answer_links_to_the_call_that_gave_it() -> None:
     function = {"name": "f", "arguments": '{"a": 1}'}
     call = {"id": "call_Zx91kk2lmQ8", "type": "function", "function": function}
     choice = {"message": {"role": "assistant", "content": None, "tool_calls": [call]}, "token_ids": [4, 5]}
@@ -289,7 +289,7 @@ def test_a_respelled_answer_links_to_the_call_that_gave_it_and_ids_stay_what_the
     assert third.index == 1
 
 
-def test_a_changed_clock_in_the_system_prompt_keeps_the_link_and_the_prompt_as_it_was() -> None:
+def test_changed_clock_in_system_prompt_keeps_link_and_prompt_as_it_was() -> None:
     maker = record_maker()
     first = turn_of(maker.record(job(request(messages=[{"role": "system", "content": "12:01"}, USER]))))
     later = [{"role": "system", "content": "12:02"}, USER, {"role": "assistant", "content": "hello"}, USER]
@@ -297,7 +297,7 @@ def test_a_changed_clock_in_the_system_prompt_keeps_the_link_and_the_prompt_as_i
     assert (second.parent_turn_id, second.parent_messages, second.messages) == (first.turn_id, 0, later)
 
 
-def test_a_call_that_another_gateway_answered_is_named_and_nothing_is_left_out() -> None:
+def test_call_that_another_gateway_answered_is_named_whole() -> None:
     whole = [USER, {"role": "assistant", "content": "hello"}, USER]
     hinted = job(request(messages=whole))
     header = msgspec.structs.replace(hinted.header, parent_hint=named_id("elsewhere"), turns=3, trajectory_by="prefix")
@@ -308,7 +308,7 @@ def test_a_call_that_another_gateway_answered_is_named_and_nothing_is_left_out()
     assert turn.prompt_token_ids.prefix_length == 0
 
 
-def test_what_continues_a_redacted_call_by_its_tool_call_alone_shows_none_of_its_tokens() -> None:
+def test_continuation_of_a_redacted_call_shows_none_of_its_tokens() -> None:
     call = {"id": "call_Zx91kk2lmQ8", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     spoken = {"role": "assistant", "content": None, "tool_calls": [call]}
     choice = {"message": spoken, "token_ids": [4, 5], "logprobs": {"content": [{"logprob": -0.1}, {"logprob": -0.2}]}}
@@ -322,7 +322,7 @@ def test_what_continues_a_redacted_call_by_its_tool_call_alone_shows_none_of_its
     assert second.prompt_token_ids.prefix_length == 0
 
 
-def test_instructions_with_a_secret_bar_tokens_also_where_only_a_digest_names_them() -> None:
+def test_instructions_with_a_secret_bar_tokens_where_a_digest_names_them() -> None:
     maker = record_maker()
     ours = {"role": "system", "content": "Write to mia@example.com."}
     later = [USER, {"role": "assistant", "content": "hello"}, USER]
@@ -342,7 +342,7 @@ def test_instructions_with_a_secret_bar_tokens_also_where_only_a_digest_names_th
         ({"model": "support", "adapter_id": "support@1"}, {"model": "support@1"}),
     ],
 )
-def test_a_turn_names_the_model_that_stood_for_its_role_also_of_a_failed_call(
+def test_turn_names_the_model_that_stood_for_its_role_also_of_failed_call(
     asked: dict[str, str], recorded: dict[str, str] | None
 ) -> None:
     failed = msgspec.structs.replace(job(request(**asked)), answer=b"", error="the provider has no such model")
@@ -350,7 +350,7 @@ def test_a_turn_names_the_model_that_stood_for_its_role_also_of_a_failed_call(
         assert turn_of(record_maker().record(one)).parameters == recorded
 
 
-def test_what_else_was_asked_and_what_the_provider_reports_is_recorded_and_redacted() -> None:
+def test_other_members_and_what_the_provider_reports_are_redacted() -> None:
     asked = request(
         user="mia",
         stop=["END"],

@@ -40,7 +40,7 @@ def test_names_of_models_and_the_rest_stay() -> None:
     assert len(sentence_of("no " * 1000)) == QUOTED
 
 
-def test_the_refusal_quotes_the_provider_for_its_caller_alone_and_names_the_operator_who_has_to_act() -> None:
+def test_refusal_quotes_the_provider_for_its_caller_and_names_who_must_act() -> None:
     body = {"error": {"message": f"Incorrect API key provided: {KEYS[0]}", "type": "invalid_request_error"}}
     with capture_logs() as logged:
         refused = gateway_refused("provider", Reply(401, msgspec.json.encode(body)))

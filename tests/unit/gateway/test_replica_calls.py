@@ -164,7 +164,7 @@ async def test_a_replica_that_refuses_what_another_one_serves_gets_no_more_calls
     assert engine.replicas[0].asked == FAILURES + 1, "one call on trial"
 
 
-async def test_a_replica_that_refuses_on_trial_draws_no_calls_while_another_one_works_on_that_call() -> None:
+async def test_replica_refusing_on_trial_draws_no_calls_while_another_works() -> None:
     engine = Engine([Scripted(Reply(POLICY_REFUSED, b"")), Scripted(WELL)])
     await every(engine)
     engine.now_s += 1
@@ -194,7 +194,7 @@ async def test_a_call_finds_the_one_replica_that_does_not_refuse_it() -> None:
 
 
 @pytest.mark.parametrize("status", [429, 500])
-async def test_what_one_replica_refuses_and_the_other_one_does_not_answer_is_no_failure(status: int) -> None:
+async def test_refusal_of_one_replica_and_silence_of_the_other_is_no_failure(status: int) -> None:
     engine = Engine([Scripted(Reply(POLICY_REFUSED, b"")), Scripted(Reply(status, b""))])
     engine.known[1].outstanding = 9  # so that the one that refuses comes first
     assert await every(engine, FAILURES) == [status] * FAILURES
@@ -210,7 +210,7 @@ async def test_a_refusal_is_not_hidden_by_a_replica_without_a_connection() -> No
 
 
 @pytest.mark.parametrize("status", [400, 413, 422, 500])
-async def test_an_answer_that_may_be_the_fault_of_the_call_is_not_asked_for_again(status: int) -> None:
+async def test_answer_that_may_be_the_fault_of_the_call_is_not_asked_for_again(status: int) -> None:
     engine = Engine([Scripted(Reply(status, b"")), Scripted(Reply(status, b""))])
     assert (await engine.post()).status == status
     assert sum(engine.asked) == 1
@@ -227,7 +227,7 @@ async def test_other_failures_end_the_call(failure: Exception) -> None:
     assert engine.outstanding == [0, 0]
 
 
-async def test_a_call_reaches_a_bounded_number_of_replicas_and_ends_with_the_last_failure() -> None:
+async def test_call_reaches_a_bounded_number_of_replicas() -> None:
     engine = Engine([Scripted(broken()) for _ in range(4)])
     with pytest.raises(EngineFailed, match="broken off") as failed:
         await engine.post()
@@ -247,7 +247,7 @@ async def test_the_last_busy_answer_reaches_the_agent() -> None:
     assert (reply.status, reply.raw, engine.asked) == (429, b"slow down", [1, 1])
 
 
-async def test_an_engine_whose_replicas_are_all_away_is_unreachable_after_a_health_check() -> None:
+async def test_engine_whose_replicas_are_away_is_unreachable_after_a_check() -> None:
     engine = Engine([Scripted(refused(), health=Health.GONE), Scripted(refused(), health=Health.GONE)])
     for _ in range(3):
         with pytest.raises(EngineFailed, match="none of its 2 replicas answers; try again later") as failed:
@@ -279,7 +279,7 @@ async def test_many_calls_that_find_all_replicas_away_share_a_health_check() -> 
     assert engine.replicas[0].checks == before + 1
 
 
-async def test_a_replica_that_is_away_gets_calls_again_once_a_health_check_finds_it_well() -> None:
+async def test_replica_gets_calls_again_once_a_health_check_sees_it_well() -> None:
     engine = Engine([Scripted(refused(), health=Health.GONE), Scripted(WELL)])
     await every(engine)
     asked = engine.replicas[0].asked
@@ -295,7 +295,7 @@ async def test_a_replica_that_is_away_gets_calls_again_once_a_health_check_finds
     assert engine.replicas[0].asked > asked + 3
 
 
-async def test_a_replica_that_answers_errors_gets_no_more_calls_and_a_single_one_on_trial() -> None:
+async def test_replica_that_answers_errors_gets_one_call_on_trial() -> None:
     engine = Engine([Scripted(Reply(500, b"")), Scripted(WELL)])
     statuses = await every(engine, 40)
     assert statuses.count(500) == engine.replicas[0].asked == FAILURES
@@ -384,7 +384,7 @@ async def test_streams_that_break_off_count_as_failures_of_their_replica() -> No
     assert engine.replicas[0].asked == FAILURES
 
 
-async def test_streams_that_their_reader_finds_broken_count_as_failures_of_their_replica() -> None:
+async def test_streams_that_break_at_their_reader_are_failures_of_the_replica() -> None:
     engine = Engine([Scripted([CHUNK])])
     for _ in range(FAILURES):
         await engine.stream(whole=False)
@@ -402,7 +402,7 @@ async def test_a_stream_that_its_agent_leaves_shows_nothing_of_its_replica() -> 
     assert engine.front.away == []
 
 
-async def test_a_stream_on_trial_lets_others_follow_and_the_next_failure_ends_that() -> None:
+async def test_stream_on_trial_lets_others_follow_and_the_next_failure_ends_that() -> None:
     engine = Engine([Scripted([CHUNK]), Scripted([CHUNK])])
     for _ in range(FAILURES * 2):
         await engine.stream(whole=False)
@@ -432,7 +432,7 @@ RUBBISH = {
 
 
 @pytest.mark.parametrize("kind", RUBBISH)
-async def test_an_answer_that_is_none_is_got_elsewhere_and_its_replica_gets_no_more_calls(kind: str) -> None:
+async def test_answer_that_is_none_is_got_elsewhere_and_ends_its_replicas_calls(kind: str) -> None:
     rubbish = RUBBISH[kind]
     streams = isinstance(rubbish, list)
     engine = Engine([Scripted(rubbish), Scripted([CHUNK] if streams else WELL)])
@@ -444,7 +444,7 @@ async def test_an_answer_that_is_none_is_got_elsewhere_and_its_replica_gets_no_m
     assert engine.outstanding == [0, 0]
 
 
-async def test_an_answer_of_another_kind_shows_no_more_than_that_its_replica_lives() -> None:
+async def test_answer_of_another_kind_shows_no_more_than_that_its_replica_lives() -> None:
     engine = Engine([Scripted(Reply(200, b"<html>log in</html>"))])
     for _ in range(FAILURES):
         with suppress(EngineFailed):
@@ -471,7 +471,7 @@ async def test_the_repetition_of_a_failed_call_begins_at_another_replica(failure
             one.failures = 0  # so that circuits stay closed
 
 
-async def test_the_repetition_of_a_call_that_its_agent_gave_up_begins_at_another_replica() -> None:
+async def test_repetition_of_an_abandoned_call_begins_at_another_replica() -> None:
     engine = Engine([Scripted(), Scripted()])
     for _ in range(2):
         call = asyncio.create_task(engine.post("trajectory"))
@@ -481,7 +481,7 @@ async def test_the_repetition_of_a_call_that_its_agent_gave_up_begins_at_another
     assert engine.asked == [1, 1]
 
 
-async def test_a_replica_that_streams_nothing_but_comments_counts_as_one_that_answers() -> None:
+async def test_replica_that_streams_comments_alone_counts_as_answering() -> None:
     engine = Engine([Scripted([COMMENT] * (COMMENTS + 1), then=broken())])
     with pytest.raises(EngineFailed, match="broken off"):
         await engine.stream()
@@ -520,7 +520,7 @@ async def test_a_replica_that_answers_nothing_does_not_take_all_calls() -> None:
     assert engine.outstanding == [0, 0]
 
 
-async def test_the_calls_of_a_replica_whose_health_answers_nothing_either_go_elsewhere() -> None:
+async def test_calls_of_replica_whose_health_answers_nothing_either_go_elsewhere() -> None:
     engine = Engine([Scripted(health=Health.SILENT), Scripted(WELL)])
     calls = [asyncio.create_task(engine.post(f"trajectory-{number}")) for number in range(8)]
     await engine.replicas[0].reached.wait()
@@ -565,7 +565,7 @@ async def test_a_call_whose_time_is_up_is_sent_to_no_further_replica() -> None:
     assert [one.failures for one in engine.known] == [1, 0]
 
 
-async def test_a_call_that_finds_all_replicas_away_checks_them_once_however_slow_the_gateway_is() -> None:
+async def test_call_that_meets_all_replicas_away_checks_them_once() -> None:
     now_s = itertools.count(step=AGAIN_S * 2)  # each time that it reads the clock
     gone = [Scripted(refused(), health=Health.GONE) for _ in range(2)]
     front = Replicas("engine", {"r0": gone[0], "r1": gone[1]}, 60.0, now_s=lambda: next(now_s), draw=lambda: 0.5)

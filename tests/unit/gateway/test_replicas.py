@@ -51,7 +51,7 @@ def opened(of: ReplicaSet, replica: Replica) -> Replica:
     return replica
 
 
-def test_a_call_goes_to_the_replica_with_the_least_to_do_and_equals_take_turns() -> None:
+def test_call_goes_to_the_replica_with_least_to_do_and_equals_take_turns() -> None:
     three = replicas(3)
     for _ in range(30):
         three.begin(chosen(three))
@@ -75,7 +75,7 @@ def test_trajectories_spread_over_the_replicas() -> None:
 
 
 @pytest.mark.parametrize("others", [0, 1, 40])
-def test_a_trajectory_leaves_its_replica_when_that_has_more_to_do_than_the_slack(others: int) -> None:
+def test_trajectory_leaves_its_replica_when_that_has_more_to_do_than_slack(others: int) -> None:
     two = replicas(2)
     own = chosen(two, "trajectory")
     (other,) = [one for one in two.all if one is not own]
@@ -86,7 +86,7 @@ def test_a_trajectory_leaves_its_replica_when_that_has_more_to_do_than_the_slack
     assert chosen(two, "trajectory") is other
 
 
-def test_the_trajectories_of_the_other_replicas_stay_where_they_are_when_one_goes_away() -> None:
+def test_trajectories_of_other_replicas_stay_when_one_goes_away() -> None:
     three = replicas(3)
     before = {near: chosen(three, near) for near in map(str, range(60))}
     away = opened(three, three.all[1])
@@ -95,7 +95,7 @@ def test_the_trajectories_of_the_other_replicas_stay_where_they_are_when_one_goe
         assert chosen(three, near) is not away
 
 
-def test_a_circuit_opens_after_failures_in_a_row_and_an_answer_between_them_starts_again() -> None:
+def test_circuit_opens_after_failures_in_a_row_without_an_answer_between() -> None:
     two = replicas(2)
     one = two.all[0]
     for _ in range(FAILURES - 1):
@@ -185,7 +185,7 @@ def test_the_only_replica_left_gets_every_call_as_soon_as_it_is_healthy() -> Non
     assert two.all[1].outstanding == 5
 
 
-def test_a_replica_that_asks_for_a_pause_gets_no_calls_while_another_one_can_answer() -> None:
+def test_replica_that_asks_for_a_pause_gets_no_calls_meanwhile() -> None:
     clock = Clock()
     two = replicas(2, clock)
     two.cool_down(two.all[0], 7)
@@ -208,7 +208,7 @@ def test_a_call_asks_no_replica_twice() -> None:
     assert two.choose(without=[first, second]) is None
 
 
-def test_a_replica_that_is_away_has_its_health_checked_after_a_backoff_that_grows_up_to_a_bound() -> None:
+def test_replica_that_is_away_is_checked_after_a_growing_bounded_backoff() -> None:
     clock = Clock()
     two = replicas(2, clock)
     one = opened(two, two.all[0])
@@ -249,7 +249,7 @@ def test_a_replica_that_fails_on_every_trial_is_tried_less_and_less_often() -> N
     assert tried[-1] - tried[-2] == pytest.approx(LONGEST_BACKOFF_S)
 
 
-def test_only_a_replica_that_was_quiet_for_long_has_its_health_checked_while_it_gets_calls() -> None:
+def test_replica_with_calls_is_checked_only_after_a_long_silence() -> None:
     clock = Clock()
     two = replicas(2, clock)
     assert two.due() == []
@@ -277,7 +277,7 @@ def test_a_health_check_that_did_not_reach_a_replica_changes_no_circuit() -> Non
     assert two.due() == list(two.all)
 
 
-def test_a_silent_replica_gets_no_more_calls_after_some_failed_health_checks() -> None:
+def test_silent_replica_gets_no_more_calls_after_some_failed_health_checks() -> None:
     clock = Clock()
     two = replicas(2, clock)
     one = two.all[0]
@@ -297,7 +297,7 @@ def test_the_last_replica_keeps_its_calls_while_it_accepts_connections() -> None
     assert alone.choose() is None
 
 
-def test_calls_that_find_all_replicas_away_do_not_check_them_again_and_again() -> None:
+def test_calls_that_meet_all_replicas_away_do_not_check_again_and_again() -> None:
     clock = Clock()
     two = replicas(2, clock)
     for one in two.all:

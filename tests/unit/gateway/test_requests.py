@@ -138,7 +138,7 @@ def test_what_is_no_integer_of_64_bits_stays_as_it_is_and_is_refused(written: st
     assert refused.value.param == "max_tokens"
 
 
-def test_members_that_the_gateway_does_not_read_reach_the_engine_byte_by_byte() -> None:
+def test_members_that_the_gateway_does_not_read_reach_engine_byte_by_byte() -> None:
     body = b'{"model":"support","messages":[{"role":"user","content":"\\ud83d cut"}],"x":1e-7,"y":%d}' % 10**60
     request = CHAT.read(read_fields(b"\xef\xbb\xbf" + body))
     assert request.messages[0]["content"] == "\ufffd cut"
@@ -179,7 +179,7 @@ def test_a_stream_is_asked_for_its_usage_too(asked: dict[str, Any]) -> None:
     assert msgspec.json.decode(msgspec.json.encode(provider_fields(request, "m")))["stream_options"] == expected
 
 
-def test_the_engine_gets_every_sampling_value_so_that_none_of_its_defaults_counts() -> None:
+def test_engine_gets_every_sampling_value_and_none_of_its_defaults_counts() -> None:
     neutral = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0}
     penalties = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
     unset = read_chat({**BODY, "temperature": None, "top_k": None})
@@ -259,7 +259,7 @@ def test_a_text_prompt_is_a_users_message_and_token_ids_are_only_counted() -> No
     assert ids == [{"role": "user", "content": [{"type": "token_ids", "count": 2}]}]
 
 
-def test_the_engine_gets_a_request_for_log_probabilities_also_where_the_agent_wants_none() -> None:
+def test_engine_gets_a_request_for_logprobs_also_where_agent_wants_none() -> None:
     assert engine_body(TEXT, read_text({"model": "support", "prompt": "x"}), "p")["logprobs"] == 0
     asked = read_text({"model": "support", "prompt": "x", "logprobs": 3})
     assert engine_body(TEXT, asked, "p")["logprobs"] == 3

@@ -164,7 +164,7 @@ def test_the_choice_of_a_tool(choice: Any, chosen: Any, offered: list[str]) -> N
     assert [tool["function"]["name"] for tool in chat["tools"]] == offered
 
 
-def test_a_choice_without_tools_reaches_the_engine_only_where_it_means_something() -> None:
+def test_choice_without_tools_reaches_engine_only_where_it_means_something() -> None:
     assert "tool_choice" not in to_chat(asked(tool_choice="auto"))
     assert to_chat(asked(tool_choice="required"))["tool_choice"] == "required"
 
@@ -207,9 +207,7 @@ def test_formats_efforts_and_log_probabilities_are_chats() -> None:
         ({"moderation": {"model": "m"}}, "moderation"),
     ],
 )
-def test_what_only_a_provider_can_do_is_refused_for_policies_and_recorded_for_others(
-    members: dict[str, Any], param: str
-) -> None:
+def test_what_only_providers_can_do_is_refused_for_policies_alone(members: dict[str, Any], param: str) -> None:
     with pytest.raises(NotForPolicies) as caught:
         to_chat(asked(**members))
     assert (caught.value.param, caught.value.code) == (param, "unsupported_parameter")
@@ -307,7 +305,7 @@ def test_parameters_of_chat_are_named_with_their_place_here() -> None:
     assert responses_param(None) is None
 
 
-def test_an_allowed_tool_that_is_not_offered_and_an_empty_input_are_refused() -> None:
+def test_allowed_tool_that_is_not_offered_and_an_empty_input_are_refused() -> None:
     choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "refund"}]}
     with pytest.raises(BadRequest, match="does not offer"):
         to_chat(asked(tools=[LOOK_UP], tool_choice=choice))

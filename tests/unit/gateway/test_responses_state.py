@@ -126,7 +126,7 @@ def test_references_need_few_states_however_many_they_are() -> None:
     assert kept.looked == ["resp_0"]
 
 
-def test_items_of_more_responses_than_the_bound_are_refused_before_they_are_looked_up() -> None:
+def test_items_of_too_many_responses_are_refused_before_a_look_up() -> None:
     kept = Kept()
     references = [{"type": "item_reference", "id": f"msg_{number}_0"} for number in range(6000)]
     with pytest.raises(BadRequest, match="more than 16 responses"):

@@ -14,7 +14,7 @@ def take(retries: Retries[Value], scope: str, body: bytes) -> Value | None:
     return failed.value if failed else retries.take_open(scope, body)
 
 
-def test_calls_are_compared_within_their_scope_and_length_and_forgotten_beyond_the_bound() -> None:
+def test_calls_are_compared_in_scope_and_length_and_forgotten_beyond() -> None:
     retries = Retries[Value](lambda: 0.0, 60.0)
     first = Value()
     retries.open("a", b"same", first)
@@ -49,7 +49,7 @@ def test_a_failure_elsewhere_has_one_repetition_too_wherever_that_comes() -> Non
     assert (here.take_failed("a", b"same"), there.take_failed("a", b"same")) == (None, None)
 
 
-def test_calls_that_failed_side_by_side_are_repeated_one_by_one_in_the_order_of_their_failures() -> None:
+def test_calls_that_failed_side_by_side_are_repeated_in_that_order() -> None:
     retries = Retries[Value](lambda: 0.0, 60.0)
     values = [Value(), Value()]
     for value in values:

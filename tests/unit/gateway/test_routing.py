@@ -49,7 +49,7 @@ def test_the_share_of_canary_trajectories_matches_the_weight(weight: float) -> N
     assert arms.count("canary") / 4000 == pytest.approx(weight, abs=0.025)
 
 
-def test_a_trajectory_keeps_its_policy_while_the_weight_moves_and_when_the_canary_is_promoted() -> None:
+def test_trajectory_keeps_its_policy_through_weights_and_promotion() -> None:
     for number in range(50):
         talk = trajectory(number)
         first = assign(route(0.3), talk)
@@ -67,7 +67,7 @@ def test_a_rollback_moves_a_canary_trajectory_to_stable_and_marks_it_mixed() -> 
     assert claim_of("support", moved, mixed=talk.mixed).arm == "mixed"
 
 
-def test_a_lapsed_lease_moves_canary_trajectories_to_stable_for_good_and_leaves_the_others_alone() -> None:
+def test_lapsed_lease_moves_canary_trajectories_alone_to_stable_for_good() -> None:
     canary, stable = trajectory(1), trajectory(2)
     assert assign(route(1.0), canary).policy == NEW
     assert assign(route(1.0), canary, lapsed=True).policy == OLD
@@ -78,7 +78,7 @@ def test_a_lapsed_lease_moves_canary_trajectories_to_stable_for_good_and_leaves_
     assert stable.mixed is False
 
 
-def test_a_trajectory_that_begins_while_the_lease_has_lapsed_meets_no_canary() -> None:
+def test_trajectory_that_begins_while_the_lease_has_lapsed_meets_no_canary() -> None:
     talk = trajectory(1)
     first = assign(route(1.0), talk, lapsed=True)
     assert (first.policy, first.arm, first.weight) == (OLD, "stable", 0.0)
@@ -86,7 +86,7 @@ def test_a_trajectory_that_begins_while_the_lease_has_lapsed_meets_no_canary() -
     assert talk.mixed is False
 
 
-def test_a_trajectory_that_began_before_its_role_had_a_policy_keeps_version_0() -> None:
+def test_trajectory_that_began_before_its_role_had_policy_keeps_version_0() -> None:
     begun, zero = trajectory(1), version_0("support")
     assert assign(Route(role="support"), begun) == Assignment("stable", 0.0, zero)
     for later in (route(1.0, stable=zero), Route(role="support", stable=NEW, previous=zero)):
@@ -105,7 +105,7 @@ def test_a_pinned_call_in_a_role_without_a_policy_mixes_no_trajectory() -> None:
     assert begun.mixed is True
 
 
-def test_a_pinned_version_is_served_and_mixes_a_trajectory_that_met_another_one() -> None:
+def test_pinned_version_is_served_and_mixes_a_trajectory_of_another() -> None:
     fresh = trajectory(1)
     assert claim_of("support", pin(NEW, fresh), mixed=fresh.mixed).arm == "pinned"
     routed = trajectory(2)
@@ -114,7 +114,7 @@ def test_a_pinned_version_is_served_and_mixes_a_trajectory_that_met_another_one(
     assert routed.mixed is True
 
 
-def test_stable_takes_the_place_of_a_canary_for_good_and_mixes_the_trajectory() -> None:
+def test_stable_takes_the_place_of_a_canary_for_good_and_mixes_trajectory() -> None:
     conversation = trajectory(1)
     assert fall_back(ROUTE, conversation, CANARY) == Assignment("stable", 0.5, OLD)
     assert conversation.assignment == Assignment("stable", 0.5, OLD)
@@ -126,7 +126,7 @@ def test_stable_takes_the_place_of_a_former_stable_that_a_trajectory_kept() -> N
     assert fall_back(promoted, trajectory(1), Assignment("stable", 0.0, OLD)) == Assignment("stable", 0.0, NEW)
 
 
-def test_stable_is_not_asked_twice_and_never_in_the_place_of_a_version_asked_for_by_name() -> None:
+def test_stable_is_not_asked_twice_and_never_for_a_version_by_name() -> None:
     for failed in (Assignment("stable", 0.0, OLD), Assignment("pinned", 0.0, NEW)):
         conversation = trajectory(1)
         assert fall_back(ROUTE, conversation, failed) is None
@@ -161,7 +161,7 @@ def test_a_lease_lives_by_observed_growth_alone() -> None:
     assert has_lapsed(lease, route(0.1, lease=6), now_s=40.0) is False
 
 
-def test_the_canary_in_the_first_route_that_a_gateway_reads_is_no_sign_of_life() -> None:
+def test_canary_in_the_first_route_that_a_gateway_reads_is_no_sign_of_life() -> None:
     first = route(0.1, lease=5)
     lease = observe(None, first, now_s=0.0, first=True)
     assert has_lapsed(lease, first, now_s=0.0) is True
@@ -171,14 +171,14 @@ def test_the_canary_in_the_first_route_that_a_gateway_reads_is_no_sign_of_life()
     assert has_lapsed(observe(lease, renewed, now_s=4.0), renewed, now_s=4.0) is False
 
 
-def test_a_canary_without_renewals_is_overdue_a_whole_lease_after_the_first_read() -> None:
+def test_canary_without_renewals_is_overdue_a_lease_after_the_first_read() -> None:
     lease = observe(None, route(0.1, lease=5), now_s=0.0, first=True)
     assert lease is not None
     assert is_overdue(lease, now_s=20.0) is False
     assert is_overdue(lease, now_s=21.0) is True
 
 
-def test_a_canary_without_an_observed_lease_has_lapsed_and_without_a_canary_nothing_lapses() -> None:
+def test_canary_without_an_observed_lease_has_lapsed() -> None:
     assert has_lapsed(None, route(0.1), now_s=0.0) is True
     assert has_lapsed(None, route(None), now_s=0.0) is False
 
@@ -189,7 +189,7 @@ def test_a_route_on_disk_names_no_canary() -> None:
     assert msgspec.structs.replace(route(0.5), canary=None) == kept
 
 
-def test_a_start_names_the_canary_that_the_route_offered_when_the_arm_was_drawn() -> None:
+def test_start_names_the_canary_that_the_route_offered_when_arm_was_drawn() -> None:
     offered = route(0.3)
     assert offered.canary is not None
     centres = {"failure": 0.2}

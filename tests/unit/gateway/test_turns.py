@@ -161,7 +161,7 @@ def test_a_part_of_an_answer_is_not_trainable(finish_reason: str | None) -> None
     assert trainable_of(Sampling(temperature=1.0, top_p=1.0), part).reason == "error"
 
 
-def test_a_redacted_turn_carries_no_tokens_and_neither_does_a_turn_that_continues_it() -> None:
+def test_redacted_turn_and_its_continuation_carry_no_tokens() -> None:
     safe = without_tokens(turn_of(HEADER, asked(), GOOD, 1.0), "redacted", {"email": 1})
     assert (safe.prompt_token_ids, safe.output_token_ids, safe.behavior_logprobs) == (None, None, None)
     assert (safe.trainable.reason, safe.redactions) == ("redacted", {"email": 1})
@@ -180,7 +180,7 @@ def test_a_redacted_turn_carries_no_tokens_and_neither_does_a_turn_that_continue
         (None, 1.0, None),
     ],
 )
-def test_only_log_probabilities_of_the_distribution_that_was_drawn_from_are_trainable(
+def test_only_logprobs_of_distribution_that_was_drawn_from_are_trainable(
     mode: str | None, temperature: float, reason: str | None
 ) -> None:
     answer = dataclasses.replace(GOOD, logprob_mode=mode)

@@ -53,7 +53,7 @@ async def test_the_first_error_of_an_agent_is_the_error_of_all() -> None:
         await in_parallel(3, iter(draw_tasks(TRAIN, 30, 0)), work)
 
 
-def test_the_end_of_a_trajectory_carries_the_verified_outcome_and_its_group() -> None:
+def test_end_of_a_trajectory_carries_the_verified_outcome_and_its_group() -> None:
     (task,) = draw_tasks(TRAIN, 1, 0)
     played = play(task, EXPERT, random.Random(0))
     body = end_of(task, played.verdict)

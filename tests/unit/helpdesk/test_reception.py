@@ -59,7 +59,7 @@ def test_no_order_and_no_wording_is_in_both_splits() -> None:
     assert not orders[TRAIN] & orders[HELD_OUT]
 
 
-def test_a_message_gives_every_argument_that_its_call_and_the_clerks_habit_need() -> None:
+def test_message_gives_every_argument_that_its_call_and_clerks_habit_need() -> None:
     for wish, kind in KINDS.items():
         for wording in (*kind.wordings, *kind.held_out):
             for tool in {kind.tool, kind.habit} - {None}:
@@ -127,7 +127,7 @@ def test_a_message_takes_one_answer(task: Task) -> None:
         environment.answer({"role": "assistant", "content": None, "tool_calls": [call(task.act.tool, task.act.text)]})
 
 
-def test_the_biased_clerk_is_wrong_in_the_misjudged_kinds_and_the_other_one_nearly_everywhere() -> None:
+def test_biased_clerk_is_wrong_in_the_misjudged_kinds_alone() -> None:
     def right(clerk: Any, misjudged: bool) -> float:
         draw = random.Random(1)
         tasks = [one for one in draw_tasks(TRAIN, 1600, 3) if (one.wish in MISJUDGED) == misjudged]

@@ -119,14 +119,14 @@ def test_a_careless_clerk_is_more_often_right_than_wrong_in_every_kind() -> None
     assert all(share > 0.5 for share in right_by_kind(CARELESS).values())
 
 
-def test_a_biased_clerk_does_the_right_thing_now_and_then_where_the_habit_is_wrong() -> None:
+def test_biased_clerk_does_right_thing_now_and_then_where_habit_is_wrong() -> None:
     shares = right_by_kind(BIASED)
     assert set(shares) == DECIDED | {"report as wished"}
     assert all(0.15 <= shares[kind] <= 0.3 for kind in MISJUDGED), shares
     assert all(share > 0.7 for kind, share in shares.items() if kind not in MISJUDGED)
 
 
-def test_a_clerk_who_turns_the_rules_round_writes_valid_calls_and_is_mostly_wrong() -> None:
+def test_clerk_who_reverses_the_rules_writes_valid_calls_mostly_wrong() -> None:
     draw = random.Random(0)
     verdicts = [play(task, INVERTED, draw).verdict for task in draw_tasks(TRAIN, 1000, 0)]
     assert all(verdict.tool_calls == verdict.valid_tool_calls for verdict in verdicts)

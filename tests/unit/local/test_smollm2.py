@@ -41,7 +41,7 @@ def rendered(tokenizer: Any, messages: list[dict[str, Any]], **options: Any) -> 
 
 
 @pytest.mark.slow
-def test_a_half_made_directory_is_made_again_and_a_whole_one_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_half_made_directory_is_made_again_and_a_whole_one_is_kept(tmp_path: Path) -> None:
     real_model()  # or skipped
     half = directory_in(tmp_path)
     half.mkdir()

@@ -176,7 +176,7 @@ def test_normalisation_with_cold_start_and_zero_variance(method: str, past: Stat
     assert normalized(0.8, past, method) == pytest.approx(expected)
 
 
-def test_the_normalised_value_stands_beside_the_raw_one_with_its_parameters() -> None:
+def test_normalised_value_stands_beside_the_raw_one_with_its_parameters() -> None:
     past = windows(
         [reward(number, outcome=Outcome(status="success" if number % 2 else "failure")) for number in range(20)]
     )

@@ -195,7 +195,7 @@ def test_who_gives_no_name_is_one_end_user() -> None:
     assert score("user_feedback", feedback=[*opinions, feedback(3, rater=None, user_ref="u1")]) == 0.5
 
 
-def test_the_same_feedback_twice_counts_once_and_more_raters_are_more_certain() -> None:
+def test_same_feedback_twice_counts_once_and_more_raters_are_more_certain() -> None:
     one = assess("user_feedback", feedback=[feedback(1), feedback(1)])
     two = assess("user_feedback", feedback=[feedback(1), feedback(2)])
     assert one is not None

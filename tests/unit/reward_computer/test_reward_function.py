@@ -193,7 +193,7 @@ def test_the_id_is_that_of_trajectory_role_function_and_revision() -> None:
     assert len(others | {made.reward_id}) == 5
 
 
-def test_safety_is_computed_wherever_it_is_labelled_and_weighs_nothing_by_default() -> None:
+def test_safety_is_computed_where_it_is_labelled_and_weighs_nothing() -> None:
     made = reward(labels={"scores": {"safety": 0.0}})
     part = made.reward_components["safety"]
     assert (part.score, part.weight, part.applicable) == (0.0, 0.0, True)

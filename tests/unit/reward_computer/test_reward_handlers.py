@@ -89,7 +89,7 @@ async def test_a_trajectory_is_rewarded_once_also_when_it_comes_again_much_later
     assert published(await first(facts, trajectory(), sequence=999)) == []
 
 
-async def test_feedback_that_came_first_is_in_the_first_reward_and_makes_no_revision() -> None:
+async def test_feedback_that_came_first_is_in_the_first_reward() -> None:
     facts = holding(feedback(value=False))
     (early,) = await computer(facts).revisions([received(feedback(value=False))])
     assert published(early) == []
@@ -173,7 +173,7 @@ async def test_feedback_waits_for_its_own_row_and_for_the_first_reward() -> None
     assert isinstance(unrewarded, Retry)
 
 
-async def test_feedback_on_a_trajectory_that_is_never_rewarded_becomes_a_dead_letter() -> None:
+async def test_feedback_on_trajectory_that_is_never_rewarded_becomes_dead_letter() -> None:
     late = computer(holding(trajectory(), feedback()), now=lambda: AT + timedelta(hours=2))
     (outcome,) = await late.revisions([received(feedback())])
     assert isinstance(outcome, Dead)

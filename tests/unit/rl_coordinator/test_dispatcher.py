@@ -94,7 +94,7 @@ async def test_a_slow_export_delays_no_other_role_also_with_a_single_slot(bench:
     assert bench.dispatched() == ["quick"]
 
 
-async def test_a_role_is_prepared_once_at_a_time_and_its_further_jobs_wait_behind_no_other_role(bench: Bench) -> None:
+async def test_role_is_prepared_once_at_a_time_and_holds_up_no_other_role(bench: Bench) -> None:
     await bench.queue("slow", "slow", "quick")
     await bench.ticked(3)
     assert bench.begun == ["slow", "quick"]
@@ -124,7 +124,7 @@ async def test_jobs_that_are_ready_at_once_do_not_exceed_the_slots(bench: Bench)
     assert bench.dispatched() == ["one"]
 
 
-async def test_a_job_that_cannot_be_prepared_fails_and_a_store_that_is_away_is_asked_again(bench: Bench) -> None:
+async def test_job_that_cannot_be_prepared_fails_and_an_absent_store_is_retried(bench: Bench) -> None:
     bad, away = await bench.queue("bad", "away")
     await bench.ticked(2)
     bench.end_export("bad", Rejected("no rows"))

@@ -135,7 +135,7 @@ def test_the_api_knows_every_member_of_the_message(model: str, kind: Any) -> Non
     assert set(BODY.schemas()[model]["properties"]) == set(kind.__struct_fields__)
 
 
-def test_an_answer_has_every_member_of_a_job_but_the_coordinators_own_bookkeeping() -> None:
+def test_answer_has_every_member_of_a_job_but_coordinators_own_bookkeeping() -> None:
     hidden = {"rewarded", "preferences", "announced", "spent", "instance", "forgiven"}
     derived = {"queue_wait_s"}
     assert set(JobOut.__struct_fields__) - derived == set(Job.__struct_fields__) - hidden
@@ -149,7 +149,7 @@ def test_an_answer_has_how_long_a_job_waited_and_what_it_cost() -> None:
     assert (shown.queue_wait_s, shown.resource_usage) == (5, ResourceUsage(cost_usd=2.0))
 
 
-def test_a_bare_request_means_the_stable_policy_and_the_algorithms_defaults() -> None:
+def test_bare_request_means_the_stable_policy_and_the_algorithms_defaults() -> None:
     made = request_of({"algorithm": "sft"})
     assert made.training_config == TrainingConfig(
         algorithm="sft",
@@ -239,7 +239,7 @@ def test_a_body_that_is_not_a_json_object_is_refused(content: bytes) -> None:
         ({"priority": "extreme"}, "priority: must be one of low, normal, high, urgent, not 'extreme'"),
     ],
 )
-def test_a_misspelt_setting_leads_to_the_nearest_one_and_a_wrong_word_to_all(body: dict[str, Any], reason: str) -> None:
+def test_misspelt_setting_leads_to_the_nearest_one_and_a_wrong_word_to_all(body: dict[str, Any], reason: str) -> None:
     with pytest.raises(Rejected) as error:
         BODY.read(msgspec.json.encode({"algorithm": "sft", **body}))
     assert str(error.value) == reason

@@ -168,7 +168,7 @@ def test_a_status_of_the_worker_acknowledges_a_cancel() -> None:
 
 
 @pytest.mark.parametrize("end", ["cancelled", "failed"])
-def test_a_job_that_has_ended_goes_on_from_its_checkpoint_as_the_next_attempt(end: str) -> None:
+def test_job_that_has_ended_goes_on_from_its_checkpoint_as_next_attempt(end: str) -> None:
     saved = Artifacts(checkpoint="s3://b/checkpoints/1.json")
     stopped = running(artifacts=saved, cancel_requested=True, cancel_now=True, cancelled_by="ops", stopping="now")
     stopped = msgspec.structs.replace(stopped, state=JobState(end), finished_at=after(1))
@@ -229,13 +229,13 @@ def test_workers_that_hand_a_job_back_in_order_do_not_use_its_attempts_up() -> N
     assert jobs.expire(current, listening_since=NOON, now=after(40), limits=LIMITS).state == JobState.QUEUED
 
 
-def test_a_sign_of_life_from_a_clock_that_was_a_day_ahead_keeps_no_lease_for_a_day() -> None:
+def test_sign_of_life_from_clock_that_was_day_ahead_keeps_no_lease_for_day() -> None:
     silent = changed(running(), heartbeat_at=after(86_400))
     assert jobs.expire(silent, listening_since=after(0), now=after(30), limits=LIMITS) == silent
     assert jobs.expire(silent, listening_since=after(0), now=after(31), limits=LIMITS).attempt == 2
 
 
-def test_a_silent_worker_loses_its_lease_and_the_next_attempt_keeps_the_checkpoint() -> None:
+def test_silent_worker_loses_its_lease_and_next_attempt_keeps_checkpoint() -> None:
     silent = running(artifacts=Artifacts(checkpoint="s3://b/c.json"), worker="w1")
     assert jobs.expire(silent, listening_since=NOON, now=after(30), limits=LIMITS) == silent
     again = jobs.expire(silent, listening_since=NOON, now=after(31), limits=LIMITS)
@@ -260,7 +260,7 @@ def untaken(current: Job, seconds: float) -> Job:
     return jobs.expire(current, listening_since=NOON, now=after(seconds), limits=LIMITS)
 
 
-def test_a_dispatch_that_no_worker_takes_gives_its_slot_back_and_is_made_again() -> None:
+def test_dispatch_that_no_worker_takes_gives_its_slot_back() -> None:
     waiting = job(state="dispatched")
     assert untaken(waiting, 120) == waiting
     again = untaken(waiting, 121)
@@ -268,7 +268,7 @@ def test_a_dispatch_that_no_worker_takes_gives_its_slot_back_and_is_made_again()
     assert again.error == TrainingError(code="INFRA", message="no worker of pool default took attempt 1 within 120 s")
 
 
-def test_a_job_that_again_no_worker_takes_lets_others_have_the_slot_for_a_while() -> None:
+def test_job_that_again_no_worker_takes_lets_others_have_slot_for_while() -> None:
     second = untaken(job(state="dispatched", attempt=2, unclaimed=1), 121)
     assert second.retry_at == after(121 + 120)
     assert untaken(job(state="dispatched", attempt=9, unclaimed=8), 121).retry_at == after(121 + 240)
@@ -327,7 +327,7 @@ def test_a_cancelled_dispatch_that_no_worker_took_ends_after_the_lease() -> None
     assert jobs.expire(asked, listening_since=NOON, now=after(32), limits=LIMITS).state == JobState.CANCELLED
 
 
-def test_out_of_memory_is_tried_again_with_half_of_everything_until_it_cannot_be_halved() -> None:
+def test_out_of_memory_is_tried_again_with_halves_down_to_the_last() -> None:
     hyper = Hyperparameters(batch_size=2, pass_tokens=256)
     current = running(request=request(training_config=config(hyperparameters=hyper)))
     error = TrainingError(code="OOM", message="out of memory")

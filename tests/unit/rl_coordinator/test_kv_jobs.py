@@ -30,7 +30,7 @@ async def knows(store: KvJobs, expected: list[str]) -> None:
     await eventually(reached)
 
 
-async def test_what_another_coordinator_writes_and_removes_is_known_without_reading_everything_again() -> None:
+async def test_changes_of_another_coordinator_are_known_without_reading_all() -> None:
     broker = fake_broker()
     one, other = store_on(broker), store_on(broker)
     first = job("first")
@@ -44,7 +44,7 @@ async def test_what_another_coordinator_writes_and_removes_is_known_without_read
         await knows(one, [])
 
 
-async def test_a_job_that_was_resumed_after_it_was_listed_as_old_stays_with_its_key() -> None:
+async def test_job_resumed_after_it_was_listed_as_old_stays() -> None:
     store = store_on(fake_broker())
     listed = job("old", state="failed", request=request("old", idempotency_key="nightly"))
     await store.create_job(listed)

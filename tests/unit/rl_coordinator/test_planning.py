@@ -95,7 +95,7 @@ def test_every_offered_way_is_explained_with_its_numbers() -> None:
     )
 
 
-def test_old_data_and_collapsed_weights_are_reasons_against_a_policy_gradient() -> None:
+def test_old_data_and_collapsed_weights_speak_against_policy_gradients() -> None:
     old = plan(shaped(**GRADIENT, old=720), OFFERED).explanation
     assert "not rloo: 60% of its data are of policies 4 or more generations away: collect newer data" in old
     low = plan(shaped(**GRADIENT, ess=0.05), OFFERED).explanation
@@ -151,7 +151,7 @@ def test_rewards_that_are_no_numbers_make_no_group_and_no_success() -> None:
     assert tries_of(stored, gradient()) == NOTHING.tries
 
 
-def test_age_is_counted_in_generations_whatever_numbers_were_given_to_refused_candidates() -> None:
+def test_age_counts_generations_whatever_numbers_were_refused() -> None:
     """Of 2, a parent, candidates 3 to 9 were refused before 10 was promoted: its data are one generation old."""
     line = [registered(1), *(registered(version, parent=1) for version in range(3, 10)), registered(10, parent=1)]
     chain = [registered(11, parent=10), registered(12, parent=11), registered(13, parent=12)]
@@ -171,7 +171,7 @@ def test_what_is_too_old_for_a_policy_gradient_is_not_counted_for_one() -> None:
     assert tries_of(stored, gradient(generations={1: 9})).trainable == 0
 
 
-def test_a_low_effective_sample_size_holds_policy_gradients_back_only_until_most_data_is_newer() -> None:
+def test_low_sample_size_holds_policy_gradients_back_until_data_is_newer() -> None:
     stored = [candidate(str(n), "task", 1.0, ended_at=NOON + timedelta(hours=n)) for n in range(10)]
     assert lasting_ess(0.1, NOON + timedelta(hours=5), stored) == 0.1
     assert lasting_ess(0.1, NOON + timedelta(hours=3), stored) is None
@@ -184,7 +184,7 @@ def test_thumbs_are_counted_by_trajectory_as_a_job_would_take_them() -> None:
     assert thumbs_of(stored, given, rules) == (2, 1)
 
 
-def test_a_proposal_that_would_be_refused_gives_way_to_the_next_with_the_reason() -> None:
+def test_proposal_that_would_be_refused_gives_way_to_the_next_with_reason() -> None:
     shape = shaped(rewarded=1213, successes=762, pairs=900)
     proposal = plan(shape, OFFERED, {"sft": "a hyperparameter is not its own"})
     assert proposal.chosen is not None
@@ -193,7 +193,7 @@ def test_a_proposal_that_would_be_refused_gives_way_to_the_next_with_the_reason(
     assert "; but a hyperparameter is not its own" in proposal.explanation
 
 
-def test_a_filter_that_a_request_names_keeps_what_it_names_and_gets_the_rest() -> None:
+def test_filter_that_a_request_names_keeps_what_it_names_and_gets_the_rest() -> None:
     successes = DatasetFilter(min_reward=0.5)
     assert with_successes(None, successes) == successes
     assert with_successes(DatasetFilter(task_domains=["a"]), successes) == DatasetFilter(

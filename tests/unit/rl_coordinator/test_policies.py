@@ -57,7 +57,7 @@ def test_policies_made_elsewhere_end_or_skip_the_line() -> None:
     assert known.consumed_snapshots() == ["snapshot 3"]
 
 
-def test_data_of_a_stable_parent_stays_fresh_however_many_candidates_were_refused() -> None:
+def test_data_of_a_stable_parent_stays_fresh_beside_refused_candidates() -> None:
     """Versions 3 to 11 were trained from 2, and refused."""
     refused = [policy(version, 2, stage="refused") for version in range(3, 12)]
     known = registered(policy(1, None), policy(2, 1), *refused, policy(12, 11), stable=2)
@@ -85,7 +85,7 @@ def test_stable_means_the_policy_that_serves_now() -> None:
     assert [continues_stable(name) for name in names] == [True, True, False]
 
 
-def test_a_registered_policy_can_be_named_by_its_uri_and_any_other_model_is_taken_as_it_is() -> None:
+def test_registered_policy_is_named_by_uri_and_other_models_are_kept() -> None:
     known = registered(policy(1, None), stable=1)
     assert known.starting_point("s3://b/policies/1.json").parent == "support@1-dddddddd"
     assert known.starting_point("org/model") == StartingPoint("org/model", None)

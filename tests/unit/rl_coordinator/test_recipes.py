@@ -29,7 +29,7 @@ def test_a_recipe_names_its_threshold_or_takes_the_usual_one() -> None:
     assert recipes["support"].config == config()
 
 
-def test_a_role_without_a_recipe_is_trained_by_hand_unless_there_is_one_for_all() -> None:
+def test_role_without_a_recipe_is_trained_by_hand() -> None:
     own = read_recipes({"support": entry(threshold=1)}, 5000, OFFERED)
     assert recipe_for("sales", own) is None
     both = read_recipes({"support": entry(threshold=1), "*": entry(threshold=2)}, 5000, OFFERED)

@@ -105,7 +105,7 @@ def test_all_problems_are_named_at_once() -> None:
         ("sft", 10**9, ["dataset.sample_size 1000000000 is more than the 200000 that a snapshot is chosen from"]),
     ],
 )
-def test_less_than_can_be_learned_from_and_more_than_is_chosen_from_is_refused(
+def test_too_few_rows_to_learn_from_and_too_many_to_choose_are_refused(
     algorithm: str, rows: int, reasons: list[str]
 ) -> None:
     assert reasons_against(algorithm, dataset=Dataset(source="clickhouse", sample_size=rows)) == reasons
@@ -136,7 +136,7 @@ def full(algorithm: str = "rloo", role: str = "support") -> TrainingRequest:
     return request(role=role, training_config=config(algorithm, hyperparameters=Hyperparameters(full_finetune=True)))
 
 
-def test_a_whole_model_is_refused_for_a_role_whose_engine_holds_adapters_only() -> None:
+def test_whole_model_is_refused_for_role_whose_engine_holds_adapters_only() -> None:
     vllm = dataclasses.replace(ABILITIES, engines={"support": "vllm", "*": "engine_local"})
     (problem,) = problems(full(), vllm)
     assert problem.startswith("full_finetune makes a whole model, and the engine of support (vllm) holds adapters")

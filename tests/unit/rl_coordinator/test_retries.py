@@ -47,7 +47,7 @@ def test_out_of_memory_halves_the_batch_that_was_used_given_or_not(
 
 
 @pytest.mark.parametrize("given", [asked("sft", batch_size=1), asked("kto", batch_size=2), asked("kto", batch_size=3)])
-def test_a_batch_that_would_be_refused_when_halved_stays_and_its_passes_shrink(given: TrainingRequest) -> None:
+def test_batch_refused_when_halved_stays_and_its_passes_shrink(given: TrainingRequest) -> None:
     again = eased(given, OOM)
     assert again is not None
     before, chosen = given.training_config.hyperparameters, again.training_config.hyperparameters
@@ -56,9 +56,7 @@ def test_a_batch_that_would_be_refused_when_halved_stays_and_its_passes_shrink(g
 
 
 @pytest.mark.parametrize(("given", "tokens"), [(None, 2048), (2048, 1024), (300, 150), (200, None)])
-def test_out_of_memory_halves_what_goes_through_the_model_at_once_in_every_pass(
-    given: int | None, tokens: int | None
-) -> None:
+def test_out_of_memory_halves_what_each_pass_computes_at_once(given: int | None, tokens: int | None) -> None:
     """Scoring has no batch: only this reaches it. Below a least number another attempt is of no use."""
     again = eased(asked("rloo", pass_tokens=given), OOM)
     assert (again and again.training_config.hyperparameters.pass_tokens) == tokens
@@ -76,9 +74,7 @@ def test_out_of_memory_halves_what_goes_through_the_model_at_once_in_every_pass(
         (asked("kto"), 1e-5),
     ],
 )
-def test_a_training_that_diverged_is_tried_with_half_the_rate_that_was_used_given_or_not(
-    given: TrainingRequest, rate: float
-) -> None:
+def test_training_that_diverged_is_tried_with_half_the_rate_used(given: TrainingRequest, rate: float) -> None:
     again = eased(given, CONVERGENCE)
     assert again is not None
     assert again.training_config.hyperparameters.learning_rate == pytest.approx(rate)

@@ -17,7 +17,7 @@ def names(jobs: list) -> list[str]:
     return [each.training_job_id for each in jobs]
 
 
-def test_priorities_are_honoured_and_equal_ones_are_first_come_first_served() -> None:
+def test_equal_priorities_are_first_come_first_served() -> None:
     waiting = [
         job("low", priority="low", created_at=after(0)),
         job("normal 1", created_at=after(1)),
@@ -82,7 +82,7 @@ def test_jobs_for_a_gpu_go_to_its_pool_where_there_is_one() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(sorted(PRIORITIES)), st.integers(0, 10_000)), min_size=1, max_size=30))
-def test_nothing_starves_a_job_is_overtaken_only_by_those_created_within_a_bounded_time(arrivals: list) -> None:
+def test_job_is_overtaken_only_by_those_of_a_bounded_time_after_it(arrivals: list) -> None:
     waiting = [job(str(n), priority=p, created_at=after(at)) for n, (p, at) in enumerate(arrivals)]
     served = ONE_SLOT.in_order(waiting)
     for place, late in enumerate(served):

@@ -136,7 +136,7 @@ async def test_two_coordinators_whose_clocks_differ_fire_a_time_once(one: Coordi
     assert len(one.store.all_jobs()) == 1
 
 
-async def test_a_coordinator_that_died_before_it_noted_the_time_asks_for_the_same_job(one: Coordinator) -> None:
+async def test_coordinator_that_died_before_it_noted_the_time_asks_for_same_job(one: Coordinator) -> None:
     await one.tick(at(20, 12))
     await one.tick(at(21, 3))
     await one.finish()
@@ -169,7 +169,7 @@ async def test_what_fires_while_a_triggers_job_is_under_way_is_noted_there_once(
     assert len(one.store.all_jobs()) == 1
 
 
-async def test_triggers_of_two_coordinators_that_know_nothing_of_each_other_make_one_job(one: Coordinator) -> None:
+async def test_triggers_of_two_unacquainted_coordinators_make_one_job(one: Coordinator) -> None:
     other = Coordinator(one.bus.broker)
     await one.fire("rewarded")
     await other.fire("degradation")
@@ -181,7 +181,7 @@ async def test_triggers_of_two_coordinators_that_know_nothing_of_each_other_make
     assert await other.kinds() == [["rewarded", "degradation"], ["degradation", "rewarded"]]
 
 
-async def test_a_training_whose_coordinator_died_before_it_asked_is_asked_for_by_the_next(one: Coordinator) -> None:
+async def test_training_of_a_dead_coordinator_is_asked_for_by_the_next(one: Coordinator) -> None:
     claimed = changed(request("claimed", trigger_reason="scheduled"), timestamp=one.now)
     await one.claims.create("claim.support", Claim(request=claimed))
     await one.fire("rewarded")
@@ -197,7 +197,7 @@ async def test_a_training_whose_job_is_not_kept_any_more_is_not_asked_for_again(
     assert one.store.all_jobs()[0].training_job_id != claimed.training_job_id
 
 
-async def test_a_firing_that_can_start_nothing_is_reported_with_its_reason_until_one_can(one: Coordinator) -> None:
+async def test_firing_that_can_start_nothing_is_reported_until_one_can(one: Coordinator) -> None:
     one.recipe = changed(one.recipe, config=config("dpo"))
     await one.fire("rewarded")
     refused = one.firer.refused("support", "rewarded")

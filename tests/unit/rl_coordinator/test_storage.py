@@ -72,7 +72,7 @@ async def bench() -> Bench:
     return made
 
 
-async def test_of_an_ended_job_the_last_checkpoint_stays_and_files_that_it_shares_too(bench: Bench) -> None:
+async def test_last_checkpoint_of_an_ended_job_stays_with_shared_files(bench: Bench) -> None:
     ended = job("ended", state="completed")
     first, last = bench.checkpoint(ended, "one"), bench.checkpoint(ended, "two")
     await bench.keep_job(msgspec.structs.replace(ended, artifacts=Artifacts(checkpoint=last)))
@@ -100,7 +100,7 @@ async def test_a_snapshot_that_was_built_without_a_job_stays_for_the_retention(b
     assert await bench.sweep() == {"expired": 1, "orphan": 1}
 
 
-async def test_a_checkpoint_of_a_job_that_is_not_known_any_more_stays_for_the_retention(bench: Bench) -> None:
+async def test_checkpoint_of_job_that_is_not_known_any_more_stays_for_retention(bench: Bench) -> None:
     bench.checkpoint(job("pruned"), "one")
     bench.store.later(days=89)
     assert await bench.sweep() == {}
@@ -175,7 +175,7 @@ async def test_a_dry_run_changes_nothing_and_counts_what_would_go(bench: Bench) 
     assert (bench.store.blobs, bench.store.trash) == (before, {})
 
 
-async def test_what_was_set_aside_is_there_for_readers_and_goes_for_good_only_later(bench: Bench) -> None:
+async def test_what_was_set_aside_is_there_for_readers_and_goes_later(bench: Bench) -> None:
     kept, lost = bench.file("read again")["uri"], bench.file("never read")["uri"]
     bench.store.later(**OLD)
     await bench.sweep()
@@ -190,7 +190,7 @@ async def test_what_was_set_aside_is_there_for_readers_and_goes_for_good_only_la
     assert lost not in bench.store.blobs
 
 
-async def test_what_was_taken_back_and_is_set_aside_again_stays_in_the_trash_for_its_week(bench: Bench) -> None:
+async def test_what_is_set_aside_again_stays_in_the_trash_for_its_week(bench: Bench) -> None:
     """Its first copy is still in the trash when the object itself is old and unused for the second time."""
     uri = bench.file("read in between")["uri"]
     bench.store.later(**OLD)
@@ -204,7 +204,7 @@ async def test_what_was_taken_back_and_is_set_aside_again_stays_in_the_trash_for
     assert bench.store.get(uri) == b"read in between"
 
 
-async def test_a_sweeper_that_listed_earlier_removes_no_copy_that_another_one_made_since(bench: Bench) -> None:
+async def test_sweeper_with_an_older_listing_removes_no_newer_copy(bench: Bench) -> None:
     uri = bench.file("twice unused")["uri"]
     bench.store.later(**OLD)
     await bench.sweep()
@@ -216,7 +216,7 @@ async def test_a_sweeper_that_listed_earlier_removes_no_copy_that_another_one_ma
     assert bench.store.get(uri) == b"twice unused"
 
 
-async def test_what_a_late_listing_lacked_comes_back_with_the_next_sweep_and_can_be_read_before(bench: Bench) -> None:
+async def test_what_a_late_listing_lacked_comes_back_with_the_next_sweep(bench: Bench) -> None:
     policy = bench.policy("serving")
     await bench.register(1, policy)
     file = bench.file("serving")["uri"]

@@ -65,7 +65,7 @@ def test_counting_starts_again_when_the_role_is_trained_for_any_reason() -> None
     assert after_rewards([manual], 250).is_due
 
 
-def test_learning_from_pairs_or_thumbs_leaves_the_count_of_trajectories_alone() -> None:
+def test_learning_from_pairs_or_thumbs_leaves_count_of_trajectories_alone() -> None:
     others = [job(name, request=request(name, training_config=config(name)), rewarded=90) for name in ("dpo", "kto")]
     assert after_rewards([*others, job("own", rewarded=10)], 10).start == 10
     assert after_rewards([changed(one, state="completed") for one in others], 100).is_due
@@ -97,7 +97,7 @@ def test_a_threshold_asks_for_what_its_recipe_names() -> None:
     assert why_due(PREFERRED, after_preferences([], 130), 100, None) == "130 new preferences, the threshold is 100"
 
 
-def test_a_counter_that_began_again_does_not_wait_for_the_count_of_an_earlier_one() -> None:
+def test_counter_that_began_again_does_not_wait_for_count_of_earlier_one() -> None:
     """The coordinator's bucket was lost: its jobs counted from 11,000, the counter begins with 0."""
     earlier = [job("a", state="completed", rewarded=5000), job("b", state="completed", rewarded=11_000)]
     assert after_rewards(earlier, 99).new == 99
@@ -111,7 +111,7 @@ def test_preferences_move_the_counter_of_their_role() -> None:
     assert PREFERRED.role_of(trajectory("t")) is None
 
 
-def test_dpo_is_due_when_the_role_has_enough_preferences_that_it_has_not_learned_from() -> None:
+def test_dpo_is_due_at_enough_preferences_that_the_role_has_not_learned() -> None:
     assert not after_preferences([], 499).is_due
     assert after_preferences([], 500).is_due
     before = learned_from_pairs(state="completed", preferences=400)
@@ -120,7 +120,7 @@ def test_dpo_is_due_when_the_role_has_enough_preferences_that_it_has_not_learned
     assert not after_preferences([learned_from_pairs(state="failed", preferences=500)], 600).is_due
 
 
-def test_training_on_anything_but_pairs_leaves_the_count_of_preferences_alone() -> None:
+def test_training_on_anything_but_pairs_leaves_count_of_preferences_alone() -> None:
     policy_gradient = job(state="completed", preferences=500)
     assert after_preferences([policy_gradient], 500).is_due
     assert not after_preferences([policy_gradient], 0, role="sales").is_due
@@ -172,7 +172,7 @@ def test_the_reason_names_both_means_and_the_least_drop() -> None:
     assert "0.800 of 2000 tasks, now 0.600 of 500" in problem
 
 
-def test_looking_at_an_unchanged_policy_all_day_for_a_year_fires_almost_never() -> None:
+def test_looking_at_unchanged_policy_all_day_for_year_fires_almost_never() -> None:
     """365 days with windows of 150 trajectories, one of which is looked at after every tenth trajectory."""
     random = np.random.default_rng(7)
     before = sample(3000, 0.7)

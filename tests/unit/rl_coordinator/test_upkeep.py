@@ -66,7 +66,7 @@ def test_the_failure_of_a_job_that_was_resumed_is_another_alert() -> None:
     assert failure_alert(first).alert_id != failure_alert(job(state="failed", attempt=3)).alert_id
 
 
-def test_a_dispatch_whose_id_the_broker_may_have_forgotten_becomes_the_next_attempt() -> None:
+def test_dispatch_whose_id_broker_may_have_forgotten_becomes_next_attempt() -> None:
     unconfirmed = job(state="dispatched", announced=False)
     assert requeue_unconfirmed(unconfirmed, after(60)) == unconfirmed
     again = requeue_unconfirmed(unconfirmed, after(91))
@@ -98,7 +98,7 @@ def test_a_clock_that_was_set_back_starts_a_new_stretch() -> None:
     assert keep_listening(first, after(50), 5) == Listening(since=after(50), last=after(50))
 
 
-def test_a_dispatch_that_nothing_confirmed_is_queued_again_and_fails_if_its_deadline_has_passed() -> None:
+def test_unconfirmed_dispatch_is_queued_again_and_fails_past_its_deadline() -> None:
     waiting = job(state="dispatched", announced=False)
     now = after(100)
     assert bring_up_to(now, waiting, listening_since=after(0), limits=LIMITS).state == "queued"
@@ -107,7 +107,7 @@ def test_a_dispatch_that_nothing_confirmed_is_queued_again_and_fails_if_its_dead
     assert (failed.state, failed.attempt) == ("failed", 2)
 
 
-def test_a_dispatch_that_nothing_confirmed_and_that_was_cancelled_is_not_made_again() -> None:
+def test_unconfirmed_dispatch_that_was_cancelled_is_not_made_again() -> None:
     """The coordinator stopped after the cancel and came back too late to publish the same dispatch again."""
     asked = job(state="dispatched", announced=False, cancel_requested=True)
     ended = bring_up_to(after(100), asked, listening_since=after(99), limits=LIMITS)
@@ -141,7 +141,7 @@ def test_the_job_that_the_trigger_counts_from_stays() -> None:
     assert counted.training_job_id not in pruned(counted, ended("last", 1, rewarded=20))
 
 
-def test_a_job_of_pairs_with_a_higher_counter_does_not_replace_the_one_that_is_counted_from() -> None:
+def test_job_of_pairs_with_a_higher_counter_does_not_replace_the_base() -> None:
     counted = ended("counted", 200, rewarded=50)
     of_pairs = ended("of pairs", 150, rewarded=80, algorithm="dpo")
     assert counted.training_job_id not in pruned(counted, of_pairs, ended("last", 1, rewarded=20))

@@ -71,7 +71,7 @@ def test_the_demo_claims_no_larger_rise_than_is_safe(claim: ClaimedRise) -> None
     assert 0 < claim.least <= safety(RESULTS, claim).safe
 
 
-def test_intervals_of_the_demo_are_apart_whenever_the_rise_is_as_large_as_claimed() -> None:
+def test_intervals_of_demo_are_apart_whenever_rise_is_as_large_as_claimed() -> None:
     assert len(claimed_rises()) == 4
     for claim in claimed_rises():
         result = next(result for result in RESULTS if result.experiment == claim.experiment.name)
@@ -86,7 +86,7 @@ def test_the_files_name_no_path_of_the_machine_that_made_them() -> None:
         assert ABSOLUTE.findall(path.read_text()) == []
 
 
-def test_every_real_pair_was_held_out_once_by_both_algorithms_with_every_seed() -> None:
+def test_real_pairs_were_held_out_once_by_both_algorithms_and_all_seeds() -> None:
     cells = read_pairs(ROOT / PAIRS).cells
     assert {(one.algorithm, one.seed) for one in cells} == {(n, s) for n in (DPO, REWARD_MODEL) for s in PAIR_SEEDS}
     for cell in cells:

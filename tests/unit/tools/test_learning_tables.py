@@ -79,7 +79,7 @@ def test_a_rise_is_that_of_rloo_over_the_first_policy_of_the_same_seed() -> None
     assert safety(RESULTS, replace(CLAIM, kinds=OF_MISJUDGED)).over.values == pytest.approx([0.6, 0.64, 0.68])
 
 
-def test_a_rise_is_safe_that_the_worst_seed_shows_in_99_of_100_exams_of_that_many_tickets() -> None:
+def test_rise_is_safe_that_the_worst_seed_shows_in_99_of_100_exams() -> None:
     draw = random.Random(7)
     for tickets in (50, 200):
         safe = safety(RESULTS, replace(CLAIM, tickets=tickets)).safe
@@ -93,7 +93,7 @@ def rise_in_an_exam(first: float, last: float, tickets: int, draw: random.Random
     return solved / tickets
 
 
-def test_a_refused_training_is_named_with_its_reason_and_its_cell_is_measured() -> None:
+def test_refused_training_is_named_with_its_reason_in_a_measured_cell() -> None:
     refused = result(2, "ppo", 10, refused="cycle 1: too far off-policy")
     text = draw_tables([*RESULTS, refused], [])
     assert "- refused: ppo, seed 2: cycle 1: too far off-policy" in text

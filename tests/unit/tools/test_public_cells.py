@@ -72,7 +72,7 @@ def test_a_cell_that_was_stopped_goes_on_with_what_is_there(model: Path, tmp_pat
     assert measured(broken, tmp_path, RLOO) == (exams, base)
 
 
-def test_what_a_cell_took_is_of_all_its_runs_and_not_of_what_its_seed_shares(model: Path, tmp_path: Path) -> None:
+def test_what_cell_took_is_of_all_its_runs_and_not_of_what_its_seed_shares(model: Path, tmp_path: Path) -> None:
     workshop = Workshop(colours(model), tmp_path / "seed-0")
     Lessons(FEW, RLOO, workshop).measured()
     learnt = Policy(model, tmp_path / "seed-0" / f"{FEW.name} {RLOO} 1")

@@ -126,7 +126,7 @@ def test_a_right_call_has_to_be_the_only_one() -> None:
     assert not judged(TEA)
 
 
-def test_an_irrelevant_function_is_neither_called_nor_half_called_and_something_is_answered() -> None:
+def test_irrelevant_function_is_not_called_and_something_is_answered() -> None:
     assert judged(WEATHER, content="I cannot know.")
     assert not judged(WEATHER, content=" ")
     assert not judged(WEATHER, content='<tool_call>\n{"name": "order_tea", "argum')

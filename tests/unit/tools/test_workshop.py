@@ -45,7 +45,7 @@ def played(number: int, *, solved: bool, ticket: int = 0) -> PlayedByPolicy:
     return PlayedByPolicy(f"{task.task_id}#{number}", task, verdict, messages, [])
 
 
-def test_solved_tries_are_preferred_to_unsolved_ones_of_the_same_ticket_alone() -> None:
+def test_solved_tries_are_preferred_to_unsolved_ones_of_same_ticket_alone() -> None:
     (pair,) = pair_rows([played(1, solved=True), played(2, solved=False), played(3, solved=True, ticket=1)])
     assert [message["role"] for message in pair.prompt] == ["system", "user"]
     assert (pair.chosen[0]["content"], pair.rejected[0]["content"]) == ("answer 1", "answer 2")
@@ -70,7 +70,7 @@ def test_a_policy_that_is_there_is_not_made_again(workshop: Workshop) -> None:
     assert workshop.learn(first, Lesson("sft", {}, 1, never), "lesson") == learnt
 
 
-def test_a_cell_whose_training_is_refused_has_the_reason_and_the_exams_before(workshop: Workshop) -> None:
+def test_cell_whose_training_is_refused_has_the_reason_and_exams_before(workshop: Workshop) -> None:
     measured, refused = Lessons(ONE_TICKET, "solved", workshop).measured()
     assert [one.cycle for one in measured] == [0]
     assert refused is not None

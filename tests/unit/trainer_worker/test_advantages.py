@@ -126,7 +126,7 @@ def test_ragged_groups_give_each_trajectory_at_most_one_advantage(logged: list[t
             assert sum(inside) == pytest.approx(0, abs=1e-6)
 
 
-def test_effective_sample_size_is_one_on_policy_and_small_when_one_token_dominates() -> None:
+def test_effective_sample_size_is_one_on_policy_and_small_under_one_token() -> None:
     assert effective_sample_size([0.0] * 10) == pytest.approx(1.0)
     assert effective_sample_size([5000.0] + [0.0] * 9) == pytest.approx(0.1)
     assert effective_sample_size([]) == 1.0

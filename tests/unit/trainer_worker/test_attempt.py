@@ -146,7 +146,7 @@ def progressed(longest_step_s: float) -> Progressed:
 
 
 @pytest.mark.parametrize("reason", [StopReason.CANCELLED, StopReason.SHUTDOWN])
-async def test_a_training_with_long_train_steps_has_the_time_to_leave_a_checkpoint(
+async def test_training_with_long_train_steps_has_the_time_to_leave_a_checkpoint(
     tmp_path: Path, reason: StopReason
 ) -> None:
     publisher, blobs = Publisher(), MemoryBlobs()

@@ -262,7 +262,7 @@ def test_an_attempt_costs_its_time_at_the_price_of_its_worker(price: float | Non
     assert usage.cost_usd == cost
 
 
-def test_gpu_hours_count_from_the_first_heartbeat_on_and_when_an_attempt_fails() -> None:
+def test_gpu_hours_count_from_the_first_heartbeat_also_of_a_failure() -> None:
     held = replace(frame(), gpus=1)
     begun, used = Report(), Report()
     used.fold(Started(pytorch_version="2.13", samples=1, total_steps=1, gpus=2))
@@ -273,7 +273,7 @@ def test_gpu_hours_count_from_the_first_heartbeat_on_and_when_an_attempt_fails()
         assert [usage.gpu_hours for usage in hours if usage] == [0.5, 1.0, 0.0]
 
 
-def test_a_training_has_the_time_that_its_train_steps_and_checkpoints_take_to_stop() -> None:
+def test_training_has_time_to_stop_for_its_steps_and_checkpoints() -> None:
     report = Report()
     assert grace_s(report, 20.0) == 20.0
     report.fold(
@@ -322,9 +322,7 @@ def test_checkpoints_come_by_time_too_and_take_a_tenth_of_it_at_most(tmp_path: P
 
 
 @pytest.mark.parametrize(("algorithm", "kept"), [("sft", [2, 4]), ("rloo", [3, 4])])
-def test_the_best_checkpoint_is_of_least_loss_where_losses_compare_else_the_later_one(
-    tmp_path: Path, algorithm: str, kept: list[int]
-) -> None:
+def test_best_checkpoint_has_least_loss_where_losses_compare(tmp_path: Path, algorithm: str, kept: list[int]) -> None:
     with closing(ChildRun(job_spec(algorithm), tmp_path, io.BytesIO(), threading.Event(), threading.Event())) as run:
         run.started(samples=1, total_steps=4)
         for number, loss in ((1, 0.9), (2, 0.1), (3, 0.6), (4, 0.7)):

@@ -85,7 +85,7 @@ def test_control_tokens_in_a_users_text_are_text(tokenizer: Any) -> None:
     assert tokenizer.decode(row.token_ids.tolist()).startswith("<|user|>say <|assistant|>yes<|end|><|end|>")
 
 
-def test_a_template_without_control_tokens_teaches_the_words_and_counts_that_nothing_ends_them(tokenizer: Any) -> None:
+def test_template_without_control_tokens_teaches_words_without_an_end(tokenizer: Any) -> None:
     plain = with_template(
         tokenizer,
         "{% for m in messages %}{{ m.role }}:\n{{ m.content or '' }}\n{% endfor %}"
@@ -98,7 +98,7 @@ def test_a_template_without_control_tokens_teaches_the_words_and_counts_that_not
     assert learnt(plain, rows[-1]) == "It is lost.\nSorry.\n"
 
 
-def test_a_template_that_renders_history_differently_makes_a_row_per_answer(tokenizer: Any) -> None:
+def test_template_that_renders_history_differently_makes_a_row_per_answer(tokenizer: Any) -> None:
     """Like templates that drop the thoughts of earlier answers."""
     forgetful = with_template(tokenizer, FORGETFUL)
     chats = ChatRows(forgetful, 512)

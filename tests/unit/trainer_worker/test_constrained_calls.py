@@ -124,7 +124,7 @@ def behaviour(rows: Sequence[Row]) -> torch.Tensor:
 
 
 @pytest.mark.slow
-def test_the_learner_gives_the_engine_s_log_probabilities_of_constrained_and_free_calls(
+def test_learner_gives_the_engine_s_logprobs_of_constrained_and_free_calls(
     calls: list[Call], masks: Masks, model: Any
 ) -> None:
     rows, counts = learnt(calls, masks)
@@ -156,7 +156,7 @@ def test_gradients_are_finite_also_through_the_entropy(calls: list[Call], masks:
     assert all(torch.isfinite(gradient).all() for gradient in gradients)
 
 
-def test_a_constrained_answer_is_a_row_with_the_free_ones_of_its_conversation(
+def test_constrained_answer_is_a_row_with_free_ones_of_its_conversation(
     calls: list[Call], masks: Masks, model: Any
 ) -> None:
     first, free = calls[0], calls[1]
@@ -187,7 +187,7 @@ def test_algorithms_train_on_them(
     assert outcome.metrics["unmasked_calls"] == 0
 
 
-def test_what_the_grammar_does_not_allow_or_did_not_force_is_never_trained_on(calls: list[Call], masks: Masks) -> None:
+def test_what_grammar_does_not_allow_or_did_not_force_is_never_trained_on(calls: list[Call], masks: Masks) -> None:
     schema, choice = calls[6], calls[11]
     assert len(choice.output_token_ids) > 1
     wrong = [

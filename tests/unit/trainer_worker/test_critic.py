@@ -123,7 +123,7 @@ def test_the_order_of_the_data_makes_no_difference(order: list[int]) -> None:
         assert mixed.rows[place].tolist() == pytest.approx(straight.rows[index].tolist(), abs=1e-4)
 
 
-def test_wide_hidden_states_are_projected_and_narrow_ones_are_taken_as_they_are() -> None:
+def test_wide_hidden_states_are_projected_and_narrow_ones_kept() -> None:
     narrow, wide = torch.randn(3, WIDTH), torch.randn(3, 4 * FEATURES)
     assert torch.equal(Features(WIDTH)(narrow), narrow)
     projected = Features(4 * FEATURES)(wide)

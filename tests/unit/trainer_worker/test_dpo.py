@@ -78,7 +78,7 @@ def test_preferences_are_learnt_and_hold_on_prompts_that_were_held_out(
     assert scores["holdout_win_rate_low"] < scores["holdout_win_rate"] <= scores["holdout_win_rate_high"]
 
 
-def test_a_stopped_and_resumed_training_ends_bit_for_bit_like_an_unbroken_one(
+def test_stopped_and_resumed_training_ends_bit_for_bit_like_unbroken_one(
     base: str, pairs: list[PairRow], tmp_path: Path
 ) -> None:
     unbroken = RecordingRun(tmp_path / "whole", "dpo")
@@ -172,7 +172,7 @@ def learnt(policy: TrainedPolicy, row: Any) -> str:
     return tokenizer.decode(row.trained_ids.tolist())
 
 
-def test_pairs_without_two_different_usable_answers_are_left_out_and_counted(
+def test_pairs_without_two_usable_answers_are_left_out_and_counted(
     base: str, pairs: list[PairRow], tmp_path: Path
 ) -> None:
     one = pairs[0]
@@ -204,7 +204,7 @@ def test_a_stop_while_the_reference_is_scored_ends_the_training_at_once(
     assert (run.asks, run.steps, run.store.all()) == (-1, [], [])
 
 
-def test_a_stop_while_held_out_pairs_are_judged_leaves_the_newest_checkpoint(
+def test_stop_while_held_out_pairs_are_judged_leaves_the_newest_checkpoint(
     base: str, pairs: list[PairRow], tmp_path: Path
 ) -> None:
     # One pass for the reference, five train steps that are not the last, one checkpoint; then the judging.

@@ -88,7 +88,7 @@ def test_the_fused_way_equals_the_plain_one(bf16: bool, masked: bool, learns: bo
 @pytest.mark.parametrize("learns", [False, True])
 @pytest.mark.parametrize("tokens", [0, 1, TOKENS])
 @pytest.mark.parametrize("possible", [[], [6], [5, 7]])
-def test_tokens_that_could_not_be_drawn_and_no_tokens_are_scored_as_in_the_plain_way(
+def test_tokens_that_could_not_be_drawn_are_scored_as_in_the_plain_way(
     possible: list[int], tokens: int, learns: bool
 ) -> None:
     head = head_over(linear(learns=learns, bias=True))

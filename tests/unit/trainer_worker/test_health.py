@@ -86,7 +86,7 @@ def test_a_policy_that_moves_away_from_an_independent_metric_is_stopped() -> Non
         assert (stop.figure if stop else None) == figure
 
 
-def test_a_policy_that_unlearns_what_is_rewarded_is_judged_by_other_figures() -> None:
+def test_policy_that_unlearns_what_is_rewarded_is_judged_by_other_figures() -> None:
     names = [f"t{n}" for n in range(64)]
     rewards = {name: float(n % 2) for n, name in enumerate(names)}
     drift = Drift(rewards, rewards)
@@ -179,7 +179,7 @@ def test_the_weights_of_the_last_train_step_are_judged_too(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("health", [None, HealthLimits(enabled=False)], ids=["judged", "not judged"])
 @pytest.mark.parametrize("rate", [1e10, 1e38])
-def test_weights_of_the_last_train_step_that_give_no_numbers_are_never_a_policy(
+def test_weights_of_a_last_step_that_give_no_numbers_are_never_a_policy(
     tmp_path: Path, rate: float, health: HealthLimits | None
 ) -> None:
     """What is no number compares with no limit."""
@@ -196,7 +196,7 @@ def test_a_training_without_health_stops_runs_to_its_end(tmp_path: Path) -> None
     assert len(run.steps) == 3
 
 
-def test_a_resumed_training_is_stopped_where_an_unbroken_one_is_with_the_same_weights(tmp_path: Path) -> None:
+def test_resumed_training_is_stopped_where_an_unbroken_one_is(tmp_path: Path) -> None:
     limits, train = HealthLimits(max_kl=0.02), load_train("rloo")
     whole = policy()
     stop = train(spec(RATE, limits), whole, logged(), RecordingRun(tmp_path / "whole", "rloo")).health_stop

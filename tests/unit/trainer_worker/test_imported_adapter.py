@@ -48,7 +48,7 @@ def store(blobs: MemoryBlobs, directory: Path, work: Path) -> Policy:
     return store_adapter(blobs, adapter, manifest, work)
 
 
-def test_an_imported_adapter_computes_what_it_did_and_is_the_same_policy_each_time(saved: Path, tmp_path: Path) -> None:
+def test_imported_adapter_computes_the_same_and_is_one_policy(saved: Path, tmp_path: Path) -> None:
     blobs = MemoryBlobs()
     policy, again = (store(blobs, saved, tmp_path / name) for name in ("one", "two"))
     assert policy.digest == again.digest

@@ -117,7 +117,7 @@ def test_a_hold_out_that_would_hold_out_nothing_is_refused(base: str, labels: li
         trained(RecordingRun(tmp_path, "kto"), base, one_prompt, HYPER, holdout=0.25)
 
 
-def test_a_stopped_and_resumed_training_ends_bit_for_bit_like_an_unbroken_one(
+def test_stopped_and_resumed_training_ends_bit_for_bit_like_unbroken_one(
     base: str, labels: list[LabelRow], tmp_path: Path
 ) -> None:
     unbroken = RecordingRun(tmp_path / "whole", "kto")
@@ -134,7 +134,7 @@ def test_a_stopped_and_resumed_training_ends_bit_for_bit_like_an_unbroken_one(
         assert torch.equal(one, other)
 
 
-def test_a_training_resumed_with_half_the_batch_has_the_pairs_that_its_reference_was_scored_with(
+def test_training_resumed_with_half_the_batch_has_the_pairs_of_its_scores(
     base: str, labels: list[LabelRow], tmp_path: Path
 ) -> None:
     """No step is taken, so the policy is its reference: the reference point, a difference of both, is 0."""

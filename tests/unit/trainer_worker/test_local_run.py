@@ -173,7 +173,7 @@ def test_steps_that_are_done_again_leave_the_metrics(training: Training, tmp_pat
     assert [one["step"] for one in steps(training())] == [0]
 
 
-def test_a_training_that_died_while_it_wrote_its_result_goes_on_from_the_newest_whole_checkpoint(
+def test_training_that_died_writing_its_result_resumes_at_a_checkpoint(
     training: Training,
 ) -> None:
     request = training(max_steps=3)

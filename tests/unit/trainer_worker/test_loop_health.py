@@ -123,7 +123,7 @@ def test_what_is_held_out_judges_too(scores: dict[str, float], figure: str | Non
     assert (stop.figure if stop else None) == figure
 
 
-def test_without_limits_everything_is_healthy_and_limits_of_a_request_replace_the_defaults() -> None:
+def test_limits_of_a_request_replace_defaults_and_none_stop_nothing() -> None:
     off = Watch(asked_limits(LoopLimits, HealthLimits(enabled=False)), clip=1.0)
     assert [off.judge(step, loss=10.0**step, norm=10.0**step) for step in range(9)] == [None] * 9
     assert off.judge_held_out(1, {"holdout_loss": 1e9, "holdout_pairs": 99, "holdout_win_rate": 0.0}) is None
@@ -155,7 +155,7 @@ def test_a_training_that_breaks_ends_with_weights_that_were_healthy(algorithm: s
 
 
 @pytest.mark.parametrize(("algorithm", "rate"), [("dpo", 3e-3), ("reward_model", 1e-3)])
-def test_weights_that_only_remember_are_replaced_by_those_that_did_best_on_held_out_pairs(
+def test_weights_that_only_remember_give_way_to_the_best_on_held_out_pairs(
     algorithm: str, rate: float, base: str, tmp_path: Path
 ) -> None:
     spec = job_spec(algorithm, base=base, hyper=replace(HYPER, learning_rate=rate))

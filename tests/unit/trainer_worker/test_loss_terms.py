@@ -73,7 +73,7 @@ def test_a_term_of_a_preference_loss_has_a_gradient(plain: Tensor, changed: Tens
     assert difference(plain, changed) > LEAST
 
 
-def test_the_centre_pulls_both_rewards_the_same_way_and_preferences_pull_them_apart() -> None:
+def test_centre_pulls_both_rewards_alike_and_preferences_apart() -> None:
     preferences, both = scores(), scores(center=1.0)
     assert preferences.sum().item() == pytest.approx(0.0, abs=1e-6)
     assert (both - preferences).tolist() == pytest.approx([2 * 0.75] * 2, abs=1e-5)
@@ -168,7 +168,7 @@ def without_advantages(coefficient: float) -> Update:
     return Update(scorer, fixed, options)
 
 
-def test_the_entropy_bonus_has_a_gradient_and_makes_the_policy_less_certain() -> None:
+def test_entropy_bonus_has_a_gradient_and_makes_the_policy_less_certain() -> None:
     update = without_advantages(0.5)
     measured = update.measure()
     assert measured.metrics["loss"] == 0.0

@@ -47,7 +47,7 @@ def test_the_hub_reads_library_base_tags_and_what_was_measured() -> None:
     assert "CO2" not in text
 
 
-def test_a_model_is_no_adapter_and_without_a_measurement_the_card_claims_none() -> None:
+def test_model_is_no_adapter_and_without_a_measurement_card_claims_none() -> None:
     text = model_card(manifest(kind=MODEL), None, None)
     data = ModelCard(text).data
     assert (data.library_name, data.eval_results) == ("transformers", None)

@@ -42,7 +42,7 @@ drawn_rows = st.builds(row, beginnings, st.integers(1, 60))
 @given(
     st.lists(st.lists(drawn_rows, min_size=1, max_size=3), min_size=1, max_size=24), st.integers(1, 900), st.booleans()
 )
-def test_every_item_is_in_one_pass_and_no_pass_of_several_exceeds_the_budget(
+def test_every_item_is_in_one_pass_and_no_pass_of_several_exceeds_budget(
     drawn: list[list[Row]], budget: int, share: bool
 ) -> None:
     items = [item_of(rows) for rows in drawn]
@@ -76,7 +76,7 @@ def test_a_row_longer_than_the_budget_is_a_pass_of_its_own() -> None:
     assert plan_passes([], budget=50, overhead=0, share=True) == []
 
 
-def test_the_rows_of_an_item_stay_together_and_share_what_all_of_them_begin_with() -> None:
+def test_rows_of_item_stay_together_and_share_what_all_of_them_begin_with() -> None:
     both = item_of([row([4] * 30, 5), row([4] * 25 + [5] * 10, 8)])
     assert (len(both.beginning), both.width, both.rows) == (25, 45, 2)
 

@@ -65,7 +65,7 @@ def test_every_estimator_trains_an_adapter_and_leaves_the_base_alone(tmp_path: P
 
 
 @pytest.mark.parametrize(("algorithm", "dropout"), [("rloo", 0.2), ("ppo", 0.0)])
-def test_a_stopped_and_resumed_training_ends_bit_for_bit_like_an_unbroken_one(
+def test_stopped_and_resumed_training_ends_bit_for_bit_like_unbroken_one(
     algorithm: str, dropout: float, tmp_path: Path
 ) -> None:
     logged = play(toy_model(0), 16, 4, torch.Generator().manual_seed(0))

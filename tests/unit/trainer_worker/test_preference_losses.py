@@ -52,9 +52,7 @@ def test_the_dpo_loss_and_its_rewards_are_those_worked_out_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("beta", "smoothing"), [(0.1, 0.0), (0.5, 0.0), (0.5, 0.1), (2.0, 0.4)])
-def test_beta_scales_the_rewards_and_label_smoothing_mixes_in_the_opposite_preference(
-    beta: float, smoothing: float
-) -> None:
+def test_beta_scales_rewards_and_smoothing_mixes_in_the_opposite(beta: float, smoothing: float) -> None:
     chosen, rejected = exact(-10.0).requires_grad_(), exact(-12.0).requires_grad_()
     made = dpo_loss(PairLogprobs(chosen, rejected, exact(-11.0), exact(-11.5)), beta, smoothing)
     margin = beta * 1.5

@@ -88,7 +88,7 @@ def test_what_is_preferred_is_rewarded_more_also_where_it_was_held_out(
 
 
 @pytest.mark.parametrize("hyper", [HYPER, LORA], ids=["full", "lora"])
-def test_a_stopped_and_resumed_training_ends_bit_for_bit_like_an_unbroken_one(
+def test_stopped_and_resumed_training_ends_bit_for_bit_like_unbroken_one(
     hyper: Hyperparameters, base: str, pairs: list[PairRow], tmp_path: Path
 ) -> None:
     unbroken = RecordingRun(tmp_path / "whole", REWARD_MODEL)
@@ -144,7 +144,7 @@ def test_rewards_are_read_as_each_family_reads_them(family: str, pairs: list[Pai
     assert float(torch.cat(reward_all(Scorer(policy.model), read)).abs().max()) > 0
 
 
-def test_the_weights_of_a_policys_adapter_are_where_a_full_fine_tune_starts(
+def test_weights_of_a_policys_adapter_are_where_a_full_fine_tune_starts(
     base: str, pairs: list[PairRow], tmp_path: Path
 ) -> None:
     spec = job_spec("dpo", base=base, hyper=replace(LORA, max_steps=2))
@@ -218,7 +218,7 @@ def test_the_interval_of_an_auc_holds_it_and_shrinks_with_more_answers(area: flo
     assert (low < 0.8) or area < 1
 
 
-def test_the_interval_of_an_auc_is_nearly_that_of_hanley_and_mcneil_for_many_answers() -> None:
+def test_interval_of_an_auc_is_nearly_hanleys_and_mcneils_for_many_answers() -> None:
     """By their formula the standard error of 0.75 over 500 and 500 answers is 0.0154."""
     low, high = auc_interval(0.75, 500, 500)
     assert (low, high) == pytest.approx((0.75 - 0.0302, 0.75 + 0.0302), abs=2e-3)

@@ -50,7 +50,7 @@ def test_interleaved_conversations_each_stay_one_row() -> None:
     assert [learnt(row) for row in rows] == [[2, 4], [9, 6]]
 
 
-def test_the_retry_whose_answer_was_read_learns_in_one_row_with_what_came_before_and_after() -> None:
+def test_retry_whose_answer_was_read_learns_in_one_row_with_its_context() -> None:
     first, dropped, used = call([1], [9]), call([1, 9], [2]), call([1, 9], [3])
     counts = MergeCounts()
     (row,) = rows_of_calls([first, used, dropped, call([1, 9, 3, 5], [6])], counts)

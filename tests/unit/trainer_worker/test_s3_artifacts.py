@@ -140,7 +140,7 @@ def test_a_stored_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
     assert (opened.directory / "state.pt").read_bytes() == b"state"
 
 
-def test_a_checkpoint_that_is_held_outlives_its_removal_and_one_that_has_gone_is_not_held(tmp_path: Path) -> None:
+def test_held_checkpoint_outlives_its_removal_and_a_gone_one_is_not_held(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "checkpoints", request().training_job_id, 1, "sft")
     saved = store.save(7, -0.5, lambda target: (target / "state.pt").write_bytes(b"state"))  # type: ignore[arg-type, return-value]
     job = directory(tmp_path)
@@ -220,7 +220,7 @@ def test_a_policy_carries_its_card_configuration_metrics_log_and_tokenizer(tmp_p
     assert blobs.get(str(artifacts.model_card)) == documents["README.md"]
 
 
-def test_the_adapter_of_a_reward_model_names_its_base_and_no_policy_continues_it(tmp_path: Path) -> None:
+def test_adapter_of_reward_model_names_its_base_and_no_policy_continues_it(tmp_path: Path) -> None:
     blobs = MemoryBlobs()
     base = model(blobs, tmp_path / "base")
     result = tmp_path / "job" / "result"

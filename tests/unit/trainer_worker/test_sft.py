@@ -108,7 +108,7 @@ def test_of_a_long_snapshot_a_few_chats_are_in_memory_at_a_time(base: str, tmp_p
     assert 0 < snapshot.most <= 2 * BLOCK
 
 
-def test_a_stopped_and_resumed_training_ends_bit_for_bit_like_an_unbroken_one(base: str, tmp_path: Path) -> None:
+def test_stopped_and_resumed_training_ends_bit_for_bit_like_unbroken_one(base: str, tmp_path: Path) -> None:
     unbroken = RecordingRun(tmp_path / "whole", "sft")
     whole = trained(unbroken, base, HYPER)
     broken = RecordingRun(tmp_path / "half", "sft", stop_after=5)

@@ -73,7 +73,7 @@ def test_two_slots_never_share_a_gpu() -> None:
         gpus_of_slots(2, ("1", "1"), None)
 
 
-def test_a_training_has_as_many_processes_as_it_asks_gpus_for_and_no_more_than_its_slot() -> None:
+def test_training_has_a_process_for_each_gpu_within_its_slot() -> None:
     slot = Slot("one", "4,5", None, ranks=2)
     ranks = [slot.ranks_for(for_gpus(count)) for count in (None, 0, 1, 2)]
     assert ranks == [2, 2, 1, 2]
@@ -95,7 +95,7 @@ def test_what_a_killed_worker_left_is_gone_and_another_workers_stays(tmp_path: P
         assert (tmp_path / "w2" / "job-1" / "checkpoints" / "weights").exists()
 
 
-def test_a_second_worker_of_the_same_name_is_refused_and_takes_nothing_away(tmp_path: Path) -> None:
+def test_second_worker_of_the_same_name_is_refused_and_takes_nothing_away(tmp_path: Path) -> None:
     with own_directory(tmp_path / "w1"):
         running = tmp_path / "w1" / "job-1"
         running.mkdir()

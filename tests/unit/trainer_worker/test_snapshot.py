@@ -50,7 +50,7 @@ def test_the_row_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 0.9])
-def test_a_file_with_changed_bytes_is_unusable_data_and_no_fault_of_the_disk(tmp_path: Path, share: float) -> None:
+def test_file_with_changed_bytes_is_unusable_data_and_no_fault_of_the_disk(tmp_path: Path, share: float) -> None:
     """Its digest was right when it was fetched: to fetch it again gives the same bytes."""
     file = write_rows(tmp_path / "rows.parquet", [trajectory_row(n) for n in range(10)])
     content = bytearray(file.read_bytes())
@@ -78,7 +78,7 @@ def snapshot(tmp_path: Path) -> Path:
     return write_rows(tmp_path / "rows.parquet", rows)
 
 
-def test_an_algorithm_reads_the_rows_in_order_as_often_as_it_likes_without_what_it_does_not_learn_from(
+def test_algorithm_reads_only_its_rows_in_order_as_often_as_it_likes(
     snapshot: Path,
 ) -> None:
     of_calls, of_chats = StoredTrajectories(snapshot, "rloo"), StoredTrajectories(snapshot, "sft")

@@ -119,7 +119,7 @@ def auditor(broker: Broker, books: Books, restorer: Restorer, bus: FakeBus | Non
 
 @pytest.mark.parametrize("where", ["broker", "ledger", "restorer"])
 @pytest.mark.parametrize("fault", [BusUnavailable("away"), WarehouseUnavailable("away")])
-async def test_a_stream_that_cannot_be_audited_leaves_the_others_audited_and_restored(
+async def test_stream_that_cannot_be_audited_leaves_others_audited_and_restored(
     where: str, fault: RatchetError
 ) -> None:
     books = Books(fault if where == "ledger" else None)
@@ -169,7 +169,7 @@ async def test_an_imbalance_is_red_alerted_and_not_trimmed_until_it_is_repaired(
     ]
 
 
-async def test_a_message_that_the_stream_does_not_hold_is_lost_and_balances_visibly() -> None:
+async def test_message_that_stream_does_not_hold_is_lost_and_balances_visibly() -> None:
     books, bus = Books(), fake_bus()
     del books.entries[BROKEN][3]
     books.rows[BROKEN] -= {4}

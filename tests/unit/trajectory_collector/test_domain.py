@@ -57,7 +57,7 @@ def test_the_assembled_trajectory_holds_the_chat_of_its_turns() -> None:
     assert assembled.metadata.total_tokens == 45
 
 
-def test_the_policy_is_a_fact_from_the_turns_and_mixed_when_the_arm_changed_in_flight() -> None:
+def test_policy_is_a_fact_from_turns_and_mixed_when_arm_changed_in_flight() -> None:
     first, second = turn("ride", 0), turn("ride", 1)
     assert whole(trajectory_end("ride"), [first, second]).policy == first.policy
     other = msgspec.structs.replace(second, policy=msgspec.structs.replace(second.policy, arm="canary", version=2))
@@ -90,7 +90,7 @@ def test_an_end_without_a_task_is_a_task_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("seen", "stored", "complete"), [(None, 0, False), (None, 1, True), (2, 1, False), (2, 2, True), (0, 0, False)]
 )
-def test_a_trajectory_is_complete_when_the_turns_that_the_gateway_saw_are_stored(
+def test_trajectory_is_complete_when_the_turns_that_gateway_saw_are_stored(
     seen: int | None, stored: int, complete: bool
 ) -> None:
     assert is_complete(trajectory_end(turns=seen), Run([turn("one", n) for n in range(stored)])) is complete
@@ -104,7 +104,7 @@ def test_every_message_of_a_collected_stream_has_a_handler() -> None:
     assert len(kinds) == len({table.name for table in TABLES.values()})
 
 
-def test_a_silent_trajectory_claims_nothing_and_is_the_same_from_every_collector() -> None:
+def test_silent_trajectory_claims_nothing_and_is_same_from_every_collector() -> None:
     turns = [turn("ride", n) for n in range(2)]
     assembled = silent("support", turns[0].trajectory_id, turns)
     assert assembled == silent("support", turns[0].trajectory_id, turns)
@@ -176,7 +176,7 @@ def asking(name: str, seconds: float, question: str, **changes: Any) -> Turn:
     return later(turn("run", turn_id=named_id("turn", name), messages=prompt, **changes), seconds)
 
 
-def test_histories_that_share_an_id_become_linked_trajectories_with_one_outcome() -> None:
+def test_histories_that_share_an_id_become_linked_trajectories() -> None:
     """A planner and its workers behind one client's headers."""
     planner = [later(turn("run", number), 10.0 * number) for number in range(2)]
     workers = [asking(f"w{number}", 3.0 + number, f"do {number}") for number in range(2)]
@@ -206,7 +206,7 @@ def test_samples_of_one_question_are_tries_of_one_task() -> None:
     assert {one.task_context.group_key for one in trajectories} == {"group-run"}
 
 
-def test_the_same_turns_give_the_same_trajectories_in_whatever_order_they_come() -> None:
+def test_same_turns_give_the_same_trajectories_in_whatever_order_they_come() -> None:
     turns = [turn("run"), asking("a", 1, "a"), asking("b", 2, "b"), later(turn("run", 1), 5)]
     expected = assemble(trajectory_end("run"), Run(turns))
     assert all(assemble(trajectory_end("run"), Run(order)) == expected for order in permutations(turns))
@@ -262,7 +262,7 @@ def own_calls(one: Trajectory) -> list[str]:
     return [entry.turn_ref for entry in one.turns if entry.turn_ref]
 
 
-def test_branches_of_a_shared_history_are_children_and_every_call_is_in_one_trajectory() -> None:
+def test_branches_of_a_shared_history_are_children_with_each_call_once() -> None:
     turns = fan_out()
     main, *children = assemble(trajectory_end("run"), Run(turns)).trajectories
     assert sorted([call for one in (main, *children) for call in own_calls(one)]) == sorted(t.turn_id for t in turns)
@@ -362,7 +362,7 @@ def test_a_run_shows_its_outcome_where_nobody_reports_one() -> None:
 
 @pytest.mark.parametrize("ends", [False, True], ids=["silent", "ended"])
 @pytest.mark.parametrize(("fault", "outcome"), [("unserved", None), ("broke", "failure")])
-def test_a_call_of_which_no_server_computed_anything_is_no_failure_of_the_policy(
+def test_call_of_which_no_server_computed_anything_is_no_failure_of_policy(
     ends: bool, fault: str, outcome: str | None
 ) -> None:
     refused = later(

@@ -65,7 +65,7 @@ class Publishing(Bus):
         self.published.append(record.subject)
 
 
-async def test_turns_that_cannot_be_assembled_hold_up_no_other_trajectory_and_none_is_read_twice() -> None:
+async def test_turns_that_cannot_be_assembled_hold_up_no_other_trajectory() -> None:
     deep = turn("deep", response={"role": "assistant", "content": None, "tool_calls": [_call('{"a":' * 5000)]})
     broken = turn("broken", messages=[{"role": "user"}], response={"tool_calls": 7})
     facts = Silent({"unanswered": [turn(response=None)], "deep": [deep], "broken": [broken], "fine": [turn("fine")]})

@@ -21,9 +21,7 @@ HOUR, CENTURY = timedelta(hours=1), timedelta(days=36_500)
     [(AT - HOUR, AT - HOUR), (AT + HOUR, AT), (AT + CENTURY, AT), (AT - 2 * CENTURY, EARLIEST)],
     ids=["right", "an hour ahead", "a century ahead", "before the first instant of ClickHouse"],
 )
-def test_a_clock_that_is_ahead_gives_no_run_a_place_before_those_that_ended_since(
-    ended_at: datetime, placed_at: datetime
-) -> None:
+def test_run_of_a_clock_that_is_ahead_stands_behind_later_ends(ended_at: datetime, placed_at: datetime) -> None:
     one = msgspec.structs.replace(trajectory(), start_timestamp=ended_at, end_timestamp=ended_at)
     row = row_of(TABLES[one.TOPIC], replace(received(one), time=AT), "made/0", AT)
     assert (row["started_at"], row["ended_at"]) == (placed_at, placed_at)

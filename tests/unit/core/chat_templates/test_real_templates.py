@@ -179,7 +179,7 @@ def test_rows_are_the_same_alone_and_among_others(tokenizers: Tokenizers, name: 
     assert list(ChatEncoder(tokenizer, LONG).rows(chats)) == alone
 
 
-def test_single_turns_before_it_do_not_change_what_a_conversation_of_qwen3_teaches(tokenizers: Tokenizers) -> None:
+def test_single_turns_before_a_conversation_of_qwen3_change_nothing(tokenizers: Tokenizers) -> None:
     singles = [chat(user("Where?"), assistant("Here.", reasoning="So."), key=f"single{n}") for n in range(8)]
     several = chat(
         user("Lost."), assistant("Which one?", reasoning="Ask."), user("K47"), assistant("Sorry.", reasoning="So.")

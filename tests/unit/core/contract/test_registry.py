@@ -25,7 +25,7 @@ def test_the_stage_in_the_registry(version: int, stage: str, shown: str) -> None
     assert registry_stage(policy(version, stage=stage), ROUTE) == shown
 
 
-def test_the_route_decides_which_policy_is_in_production_not_the_policys_own_stage() -> None:
+def test_route_decides_which_policy_is_in_production_not_policys_own_stage() -> None:
     assert registry_stage(policy(2, stage="canary"), ROUTE) == "production"
     assert registry_stage(policy(1, stage="stable"), ROUTE) == "archived"
 

@@ -401,7 +401,7 @@ def _files_of_at_most(size: int) -> Generator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_the_first_records_dropped_for_a_reason_are_named_with_what_is_wrong(tmp_path: Path) -> None:
+def test_first_records_dropped_for_a_reason_are_named_with_what_is_wrong(tmp_path: Path) -> None:
     bad = [row(1), "no record", row(1), {"prompt": "Where?"}, row(2, chosen=5), row(3, rejected=[7])]
     file = write(tmp_path / "in.jsonl", bad)
     file.write_text("\n" + file.read_text())

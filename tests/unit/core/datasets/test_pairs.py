@@ -160,7 +160,7 @@ def test_a_minority_does_not_win_when_the_majority_is_filtered_out() -> None:
     assert chosen(*opinions, rules=rules) == ([], {"outvoted": 1, "duplicate": 1, "source": 1})
 
 
-def test_the_newest_agreeing_opinion_that_passes_the_filters_represents_the_others() -> None:
+def test_newest_agreeing_opinion_that_passes_the_filters_represents_others() -> None:
     opinions = [opinion("one", 1), opinion("two", 2, source="teacher")]
     rules = PairRules(filter=DatasetFilter(sources=["human"]), consumed=frozenset())
     assert chosen(*opinions, rules=rules) == (["one"], {"duplicate": 1})
@@ -175,7 +175,7 @@ def test_agreeing_opinions_are_learned_once_and_consumed_together() -> None:
     assert chosen(*opinions, opinion("four", 4), rules=rules)[0] == []
 
 
-def test_a_changed_majority_is_learned_although_the_opposite_was_learned_before() -> None:
+def test_changed_majority_is_learned_although_opposite_was_learned_before() -> None:
     opinions = [opinion("one", 1), other_way("two", 2), other_way("three", 3)]
     rules = PairRules(filter=DatasetFilter(), consumed=frozenset({"one"}))
     assert chosen(*opinions, rules=rules)[0] == ["three"]

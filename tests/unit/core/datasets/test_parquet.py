@@ -127,7 +127,7 @@ def test_all_rows_come_back_in_their_order(tmp_path: Path) -> None:
     assert list(read_rows(write_rows(tmp_path / "rows.parquet", rows), LabelRow)) == rows
 
 
-def test_numbers_are_read_as_arrays_and_lists_that_are_not_asked_for_are_empty(tmp_path: Path) -> None:
+def test_numbers_are_read_as_arrays_and_unasked_lists_are_empty(tmp_path: Path) -> None:
     rows = [trajectory_row(n, token_ids=list(range(n)), messages=CHAT) for n in range(DECODED + 2)]
     file = write_rows(tmp_path / "rows.parquet", rows)
     read = list(read_rows(file, TrajectoryRow, without=["messages"], as_arrays=True))
@@ -160,7 +160,7 @@ def test_the_json_of_a_row_has_every_column(tmp_path: Path) -> None:
     assert list(msgspec.json.decode(msgspec.json.encode(row))) == arrow_schema(PairRow).names
 
 
-def test_columns_that_a_later_version_adds_are_not_read_and_ones_that_may_be_null_may_be_absent(tmp_path: Path) -> None:
+def test_columns_of_a_later_version_are_ignored_and_nullable_ones_optional(tmp_path: Path) -> None:
     row = pair_row(7)
     record = PARQUET.read_table(write_rows(tmp_path / "old.parquet", [row])).to_pylist()[0]
     later = {name: value for name, value in record.items() if value is not None} | {"added_in_0_3": 1}

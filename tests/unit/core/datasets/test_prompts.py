@@ -90,7 +90,7 @@ def test_counts_that_disagree_are_not_trained_on() -> None:
     ]
 
 
-def test_ids_and_log_probabilities_that_no_engine_can_mean_are_not_trained_on() -> None:
+def test_ids_and_logprobs_that_no_engine_can_mean_are_not_trained_on() -> None:
     large = turn("t", 0, full_prompt=[1], output_token_ids=[2**31, 1])
     likely = turn("t", 1, full_prompt=[1], behavior_logprobs=[-0.1, 5.0])
     odd = changed(turn("t", 2), prompt_token_ids=prompt_delta([-1, 2], []))

@@ -96,7 +96,7 @@ def test_a_trajectory_waits_until_all_its_turns_are_stored(stored: int) -> None:
 
 @pytest.mark.parametrize("arm", ["pinned", "mixed"])
 @pytest.mark.parametrize("needs_calls", [True, False])
-def test_a_call_of_evaluation_or_of_another_policy_bars_its_whole_trajectory(arm: str, needs_calls: bool) -> None:
+def test_call_of_evaluation_or_of_another_policy_bars_its_whole_trajectory(arm: str, needs_calls: bool) -> None:
     """The catalogue reads calls of a few days only; the row sees every call of a long trajectory."""
     turns, _ = conversation("t", [3, 2])
     early = msgspec.structs.replace(turns[0], policy=msgspec.structs.replace(turns[0].policy, arm=arm))
@@ -159,7 +159,7 @@ def test_a_chat_that_cannot_be_written_is_left_out_by_reason() -> None:
     assert row_of(odd, [], SCORED, needs_calls=False) == "unreadable_chat"
 
 
-def test_a_compacted_conversation_has_a_part_for_each_history_and_every_answer_learns_once() -> None:
+def test_compacted_conversation_has_a_part_for_each_history() -> None:
     """Its agent keeps the question and its first answer, and drops what came between: the head stands in both parts."""
     head = [{"role": "user", "content": "Sum up the orders."}]
     first = bare("t", 0, head, "First I look at the list.")

@@ -101,7 +101,7 @@ async def test_choosing_from_a_long_history_is_no_work_of_the_event_loop(algorit
     assert threading.get_ident() not in seen
 
 
-def test_trajectories_with_thumbs_that_are_not_chosen_are_counted_by_reason() -> None:
+def test_trajectories_with_thumbs_left_out_are_counted_by_reason() -> None:
     def thumb(number: int, *, up: bool = True, rater: str = "ann") -> Thumb:
         return Thumb(str(number), up, rater)
 

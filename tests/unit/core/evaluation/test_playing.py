@@ -56,7 +56,7 @@ def reply(text: str) -> Answer:
     return Answer(message={"role": "assistant", "content": text}, prompt_tokens=3, completion_tokens=2)
 
 
-async def test_each_task_is_asked_greedily_and_so_often_sampled_with_seeds_of_its_own() -> None:
+async def test_each_task_is_asked_greedily_and_sampled_with_own_seeds() -> None:
     tries, player = await played(lambda *_: reply("yes"), 2, Plan(samples=2, temperature=0.7, at_once=1))
     assert player.draws == [(f"t{n}", *draw) for n in range(2) for draw in ((0.0, 10), (0.7, 10), (0.7, 11))]
     assert [(one.task, one.mode, one.number, one.success) for one in tries[:3]] == [

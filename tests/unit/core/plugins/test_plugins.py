@@ -95,7 +95,7 @@ def acme(tmp_path: Path) -> Iterator[Path]:
         yield tmp_path
 
 
-def test_built_in_variants_come_first_and_names_are_known_without_importing(acme: Path) -> None:
+def test_built_in_variants_come_first_and_are_known_without_an_import(acme: Path) -> None:
     components = fresh(COMPONENTS)
 
     assert list(components)[: len(COMPONENTS.built_in)] == list(COMPONENTS.built_in)

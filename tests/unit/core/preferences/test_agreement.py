@@ -46,7 +46,7 @@ def test_perfect_agreement_is_one_and_nothing_shared_is_unknown() -> None:
     assert (alone.questions, alone.alpha, list(alone.raters)) == (0, None, [])
 
 
-def test_only_the_newest_opinion_of_a_rater_counts_and_one_without_a_rater_does_not() -> None:
+def test_newest_opinion_of_a_rater_counts_and_none_without_a_rater() -> None:
     given = [
         opinion(1, "a", "q", True),
         opinion(2, "b", "q", False),
@@ -57,7 +57,7 @@ def test_only_the_newest_opinion_of_a_rater_counts_and_one_without_a_rater_does_
     assert (first.disagreed, second.disagreed) == (0, 0)
 
 
-def test_a_rater_who_prefers_the_other_answer_is_an_outlier_and_careful_ones_are_not() -> None:
+def test_rater_who_prefers_the_other_answer_is_an_outlier() -> None:
     draw = random.Random(3)
     votes = [
         {"ann": draw.random() < 0.9, "ben": draw.random() < 0.9, "cho": draw.random() < 0.9, "mal": draw.random() < 0.2}

@@ -31,7 +31,7 @@ def ids(derivation: Derivation) -> list[tuple[str, str]]:
     return [(pair.chosen.trajectory_id, pair.rejected.trajectory_id) for pair in derivation.pairs]
 
 
-def test_a_verified_success_is_preferred_over_a_verified_failure_whatever_the_rewards() -> None:
+def test_verified_success_is_preferred_over_failure_whatever_rewards_are() -> None:
     good = tried("good", answer("It is here."), success=True, reward=0.5)
     bad = tried("bad", answer("No idea."), success=False, reward=0.5)
     derivation = derive_pairs([bad, good], RewardMargin())
@@ -100,7 +100,7 @@ def test_only_what_the_policy_wrote_makes_answers_differ() -> None:
     assert derive_pairs([good, bad], RewardMargin()).skipped == {"identical": 1}
 
 
-def test_two_texts_preferred_over_each_other_cancel_out_and_a_repeated_pair_counts_once() -> None:
+def test_two_texts_preferred_over_each_other_cancel_out() -> None:
     opposite = [
         tried("a", answer("x"), success=True),
         tried("b", answer("y"), success=False),
@@ -137,7 +137,7 @@ def test_the_prompt_is_the_longest_shared_beginning_before_both_answer() -> None
     assert common_prompt([{"content": "Where is it?", "role": "user"}, answer("a")], [ASKED[1], answer("b")]) == 1
 
 
-def test_a_reasonable_length_is_preferred_and_decides_nothing_when_both_or_neither_have_it() -> None:
+def test_reasonable_length_is_preferred_where_one_alone_has_it() -> None:
     rule = AnswerLength(shortest=5, longest=10)
     fits, short, long = (tried(name, answer(name)) for name in ("just so", "no", "far too long an answer"))
     derivation = derive_pairs([fits, short, long], rule)

@@ -13,7 +13,7 @@ from ratchet.core.preferences.records import preference_of, record_of
 PLAIN = {"prompt": "Where is it?", "chosen": "In the annex.", "rejected": "No idea."}
 
 
-def test_a_persons_choice_names_the_better_answer_the_rater_and_how_sure_they_were() -> None:
+def test_persons_choice_names_better_answer_rater_and_how_sure_they_were() -> None:
     metadata = {"rater": "reviewer-7", "confidence": 0.8, "domain": "support", "shift": "night"}
     choice = {"prompt": "Where is it?", "a": "No idea.", "b": "In the annex.", "choice": "b", "metadata": metadata}
     preference = preference_of(choice, "helpdesk")

@@ -83,7 +83,7 @@ def test_an_admin_may_do_everything_and_an_unauthenticated_caller_nothing(scope:
     assert not UNAUTHENTICATED.allows(scope)
 
 
-def test_a_refusal_names_the_scope_that_is_missing_and_the_public_id_of_the_key() -> None:
+def test_refusal_names_the_scope_that_is_missing_and_the_public_id_of_key() -> None:
     with pytest.raises(Forbidden, match="key_0123456789 lacks the scope `infer:sales`"):
         holder("infer:support").require(KeyScope.INFER, "sales")
     with pytest.raises(Forbidden, match="`train`"):

@@ -300,7 +300,7 @@ def user(text: str) -> JsonObject:
     return {"role": "user", "content": text}
 
 
-def test_gateway_turns_add_up_to_the_chat_without_retries_and_side_questions() -> None:
+def test_gateway_turns_add_up_to_chat_without_retries_and_side_questions() -> None:
     first = model_call(0, None, [user("hi")])
     failed = model_call(1, 0, [user("more")], response=None, error="time-out")
     orphan = model_call(2, 0, [user("more")], index=1)
@@ -337,7 +337,7 @@ def test_assembled_entries_carry_the_ids_and_times_of_their_calls() -> None:
     assert [entry.timestamp for entry in entries] == [turn.timestamp for turn in turns]
 
 
-def test_a_missing_parent_is_an_error_and_a_call_without_an_answer_makes_no_entry() -> None:
+def test_missing_parent_is_an_error_and_call_without_answer_makes_no_entry() -> None:
     with pytest.raises(ChatError, match="turn-0, which is not there"):
         chain_of_turns([model_call(1, 0, [user("more")])])
     assert assembled_turns([model_call(0, None, [user("hi")], response=None)]) == ("", [])

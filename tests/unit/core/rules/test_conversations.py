@@ -145,7 +145,7 @@ def test_a_compacted_history_is_another_part_of_the_same_conversation() -> None:
         assert chat_of_turns(turns, "a3") == [*compacted, assistant(LONG + "a3")]
 
 
-def test_a_summary_in_the_place_of_the_whole_history_needs_the_link_of_the_gateway() -> None:
+def test_summary_in_the_place_of_the_whole_history_needs_link_of_gateway() -> None:
     first = call("a1", [user("hi")])
     summed = [user("the story so far: ..., go on")]
     assert rows(conversations([first, call("a2", summed, parent_turn_id="a1", parent_messages=0)])[0]) == [
@@ -155,7 +155,7 @@ def test_a_summary_in_the_place_of_the_whole_history_needs_the_link_of_the_gatew
     assert names([first, call("a2", summed)]) == [["a2"], ["a1"]]
 
 
-def test_another_system_prompt_before_the_same_history_is_the_same_conversation() -> None:
+def test_another_system_prompt_before_same_history_is_same_conversation() -> None:
     """A hand-over, or a prompt that holds the state of the world."""
     first = call("a1", [{"role": "system", "content": "A"}, user("hi")], tool_call("c1"))
     second = call("a2", [{"role": "system", "content": "B"}, user("hi"), tool_call("c1"), result("c1")])
@@ -170,7 +170,7 @@ def test_a_clock_in_the_system_prompt_changes_nothing() -> None:
     assert names([first, second]) == [["a1", "a2"]]
 
 
-def test_of_forks_the_longest_goes_on_and_the_others_are_conversations_that_share_the_beginning() -> None:
+def test_longest_fork_goes_on_and_others_share_its_beginning() -> None:
     first = call("a1", [user("hi")])
     history = [user("hi"), assistant(LONG + "a1")]
     abandoned = call("a2", [*history, user("one way")])
@@ -210,7 +210,7 @@ def test_ids_of_tool_calls_that_come_again_link_nothing() -> None:
 
 
 @pytest.mark.parametrize("kept", [None, 2, 5])
-def test_a_conversation_whose_beginning_is_lost_is_refused_and_holds_up_no_other(kept: int | None) -> None:
+def test_conversation_without_its_beginning_is_refused_alone(kept: int | None) -> None:
     lost = call("a2", [user("more")], parent_turn_id="a1" if kept != 5 else "b1", parent_messages=kept)
     whole = call("b1", [user("hi")])
     every = {one.root.turn_id: one for one in conversations([lost, whole])}
@@ -227,7 +227,7 @@ def test_turns_that_name_each_other_do_not_go_round_for_ever() -> None:
     assert sum(len(one.calls) for one in conversations(circle)) == 2
 
 
-def test_equal_prompts_are_attempts_of_one_call_unless_more_than_one_is_continued() -> None:
+def test_equal_prompts_are_attempts_of_one_call_unless_two_are_continued() -> None:
     first = call("a1", [user("hi")])
     history = [user("hi"), assistant(LONG + "a1"), user("on")]
     attempts = [call(name, history) for name in ("a2", "a3", "a4")]
@@ -272,7 +272,7 @@ def test_samples_of_a_saved_transcript_are_conversations_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_whatever_branches_every_answered_call_is_in_one_conversation_or_counted(seed: int) -> None:
+def test_every_answered_call_is_in_one_conversation_or_counted(seed: int) -> None:
     """Trees of calls that fork, repeat prompts and begin anew; then more of them, after a first assembly."""
     chance = random.Random(seed)
     chats: list[list[JsonObject]] = [[user("hi")]]

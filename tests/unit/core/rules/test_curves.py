@@ -33,7 +33,7 @@ def test_what_is_no_train_step_and_no_number_is_left_out() -> None:
     assert [*train_steps(huge + b"\n" + odd)] == [TrainStep(3, {"ess": 0.5}), TrainStep(4, {"<b>\x1b": 1.0})]
 
 
-def test_an_attempt_that_goes_on_from_a_checkpoint_replaces_what_was_lost_beyond_it() -> None:
+def test_attempt_from_a_checkpoint_replaces_what_was_lost_beyond_it() -> None:
     first = [TrainStep(number, {"loss": 1.0}) for number in (1, 2, 3, 4)]
     second = [TrainStep(number, {"loss": 0.5}) for number in (3, 4, 5)]
     assert joined([first, [], second]) == [*first[:2], *second]

@@ -131,7 +131,7 @@ def test_every_text_is_redacted_and_stays_publishable(text: str) -> None:
         assert msgspec.json.decode(msgspec.json.encode(redacted.value)) == redacted.value
 
 
-def test_a_text_in_which_the_search_does_not_end_costs_itself_and_no_neighbour() -> None:
+def test_text_in_which_search_does_not_end_costs_itself_and_no_neighbour() -> None:
     deep = '{"a":' * 150 + '{"secret": "x"}' + "}" * 150
     many = "mail a@b.de " * (MAX_SECRETS + 1)
     redacted = redact({"deep": deep, "many": many, "many, spelled": json.dumps([many]), "fine": "a@b.de"})
@@ -145,7 +145,7 @@ def test_a_text_in_which_the_search_does_not_end_costs_itself_and_no_neighbour()
     assert redacted.counts == {"unsearchable": 3, "email": 1}
 
 
-def test_text_beside_half_a_surrogate_pair_is_redacted_and_stays_what_json_can_hold() -> None:
+def test_text_beside_half_a_surrogate_pair_is_redacted_as_valid_json() -> None:
     left = left_of('{"é": "\\ud800", "password": "x"}')
     assert json.loads(left) == {"é": "\ud800", "password": "[REDACTED:password]"}
     left.encode()

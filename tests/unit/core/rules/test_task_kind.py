@@ -48,7 +48,7 @@ def test_domain_is_the_one_that_the_request_names_most(words: str | list[Any], d
     assert domain_of(asked(words)) == domain
 
 
-def test_domain_of_the_agent_and_of_its_request_come_before_the_instructions() -> None:
+def test_domain_of_the_agent_and_of_its_request_come_before_instructions() -> None:
     assert domain_of(asked("Draft a letter.", domain="law")) == "law"
     assert domain_of(asked("Draft a letter.", "You write code.")) == "writing"
     assert domain_of(asked("Hello!", "You implement Python functions.")) == "coding"

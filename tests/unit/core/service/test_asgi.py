@@ -272,7 +272,7 @@ async def test_a_stream_is_closed_even_when_its_client_went_away_before_it_began
     assert closed.is_set()
 
 
-async def test_a_body_that_is_too_large_is_read_before_it_is_refused_and_only_so_far() -> None:
+async def test_body_that_is_too_large_is_read_up_to_a_bound_and_refused() -> None:
     read = await called(echo, [b"x" * 60] * 5)
     assert (read.status, read.unread) == (413, 0)
     endless = await called(echo, [b"x" * 60] * 50)

@@ -56,7 +56,7 @@ async def things() -> AsyncIterator[httpx.AsyncClient]:
 START = {"version": 3, "actor": "ann", "reason": "because"}
 
 
-async def test_a_stream_ends_before_the_first_event_that_its_callers_key_opens_no_longer() -> None:
+async def test_stream_ends_before_an_event_that_its_key_opens_no_longer() -> None:
     may, closed = [ANYONE, ANYONE, ANYONE, UNAUTHENTICATED], list[bool]()
 
     async def identify(_: Headers) -> Caller:
@@ -134,7 +134,7 @@ async def test_the_answer_to_a_wrong_method_names_the_right_ones(things: httpx.A
     assert "GET" in (await things.delete("/v1/things/known")).headers["allow"]
 
 
-def test_the_document_names_every_body_and_every_error_and_no_answer_that_cannot_come() -> None:
+def test_document_names_every_body_and_only_errors_that_can_come() -> None:
     document: Any = served().document
     operations = document["paths"]["/v1/things/{name}"]
     assert set(operations["get"]["responses"]) == {"200", "401", "403", "404", "422", "503"}

@@ -36,7 +36,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path)
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_only_its_owner_can_read_a_private_file_whatever_mode_the_old_one_had(tmp_path: Path) -> None:
+def test_only_its_owner_can_read_a_private_file_whatever_mode_old_one_had(tmp_path: Path) -> None:
     path = tmp_path / "stack.json"
     path.write_text("readable by all")
     path.chmod(0o644)

@@ -161,7 +161,7 @@ async def test_a_peer_may_read_its_statuses_and_word_its_refusals_in_its_own_way
             assert (type(error), str(error)) == (kind, message)
 
 
-async def test_an_error_quotes_little_of_another_program_and_nothing_that_may_be_secret() -> None:
+async def test_error_quotes_little_of_another_program_and_no_secret() -> None:
     long = {"error": {"message": "x" * 100_000}}
     for error in await both(lambda _: httpx.Response(409, json=long), "GET", "/x", dict):
         assert str(error) == "x" * QUOTED

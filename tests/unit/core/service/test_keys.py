@@ -197,7 +197,7 @@ async def test_beyond_loopback_a_service_without_keys_lets_no_caller_in(tmp_path
             await keys.caller_of(bearer("k1"))
 
 
-async def test_without_a_broker_the_last_known_keys_count_and_their_secrets_are_not_on_disk(tmp_path: Path) -> None:
+async def test_known_keys_count_without_a_broker_and_no_secret_is_on_disk(tmp_path: Path) -> None:
     broker = fake_broker()
     bucket = Bucket(await connect(broker), KEYS, Key)
     await bucket.put("key_0000000000", stored("good"))
@@ -260,7 +260,7 @@ async def test_an_unreadable_entry_opens_nothing_is_reported_and_hides_no_other(
         assert "key_0000000001" in (await keys.check() or "")
 
 
-async def test_the_key_of_the_services_closes_nothing_and_settings_give_keys_of_any_scope(tmp_path: Path) -> None:
+async def test_key_of_services_closes_nothing_and_settings_give_any_scope(tmp_path: Path) -> None:
     connected = to(fake_broker())
     alone = SharedSettings(data_dir=tmp_path / "a", service_key=SecretStr("ours-0123456789a"))
     given = SharedSettings.model_validate(

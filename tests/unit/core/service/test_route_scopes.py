@@ -80,7 +80,7 @@ async def test_control_route_refuses_a_key_without_its_scope(service: str, metho
         assert scope is None or f"`{scope}`" in error["message"]
 
 
-async def test_every_documented_route_of_the_gateway_refuses_a_key_without_its_scope(tmp_path: Path) -> None:
+async def test_every_documented_route_of_gateway_refuses_key_without_its_scope(tmp_path: Path) -> None:
     paths = document(Interface.GATEWAY)["paths"]
     coordinator = AsyncApiClient(Peer("the coordinator", "http://127.0.0.1:1"))
     quotas = Quotas(UNUSED, FakeClock(), FakeClock().monotonic, PeerUpdates())

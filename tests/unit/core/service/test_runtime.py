@@ -50,7 +50,7 @@ class Broken:
         return
 
 
-async def test_the_last_started_stops_first_and_each_finishes_before_the_next_is_asked() -> None:
+async def test_last_started_stops_first_and_each_finishes_before_next_is_asked() -> None:
     diary: list[str] = []
     stopping = asyncio.Event()
     app = App("test", [Recorder("first", diary), Recorder("second", diary)])
@@ -62,7 +62,7 @@ async def test_the_last_started_stops_first_and_each_finishes_before_the_next_is
     assert diary[2:] == ["second is asked to stop", "second ends", "first is asked to stop", "first ends"]
 
 
-async def test_a_component_that_does_not_stop_is_cancelled_at_the_deadline_and_the_others_still_stop() -> None:
+async def test_component_that_does_not_stop_is_cancelled_and_others_still_stop() -> None:
     diary: list[str] = []
     stopping = asyncio.Event()
     stopping.set()
@@ -79,7 +79,7 @@ async def test_a_component_that_fails_ends_the_service_as_unhealthy() -> None:
     assert diary[-1] == "other ends"
 
 
-async def test_a_component_that_finds_a_wrong_setting_ends_the_service_with_that_error() -> None:
+async def test_component_that_finds_a_wrong_setting_ends_service_with_that_error() -> None:
     diary: list[str] = []
     app = App("test", [Recorder("other", diary), Unfit()])
     with pytest.raises(ConfigError, match="no such upstream"):

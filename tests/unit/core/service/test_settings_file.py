@@ -52,7 +52,7 @@ def test_a_file_sets_what_each_service_has_and_what_all_share(tmp_path: Path) ->
     assert read(SharedSettings, environment).stream_max_bytes == {"TURNS": 1000}
 
 
-def test_the_environment_wins_whatever_its_case_and_by_whichever_of_its_names(tmp_path: Path) -> None:
+def test_environment_wins_whatever_its_case_and_by_whichever_of_its_names(tmp_path: Path) -> None:
     environment = written(tmp_path, "[canary_deployer]\nengine_url = 'http://file:1'\napproval = true\n")
     assert read(CanarySettings, environment).engine_url == "http://file:1"
     environment |= {"RATCHET_ENGINE_URL": "http://environment:1", "ratchet_canary_approval": "false"}
@@ -60,7 +60,7 @@ def test_the_environment_wins_whatever_its_case_and_by_whichever_of_its_names(tm
     assert (settings.engine_url, settings.approval) == ("http://environment:1", False)
 
 
-def test_the_file_is_the_working_directorys_unless_a_variable_names_another_or_none(tmp_path: Path) -> None:
+def test_file_is_working_directorys_unless_variable_names_another_or_none(tmp_path: Path) -> None:
     (tmp_path / "ratchet.toml").write_text("log_level = 'debug'")
     (tmp_path / "other.toml").write_text("log_level = 'error'")
     assert find_file({}, tmp_path).content == {"log_level": "debug"}

@@ -81,7 +81,7 @@ async def test_a_stream_that_was_made_anew_begins_again(bus: FakeBus) -> None:
         assert watch.is_settled(STREAM, 2)
 
 
-async def test_a_message_that_was_settled_without_an_announcement_is_known_from_the_ack_floor(bus: FakeBus) -> None:
+async def test_message_settled_without_announcement_is_known_from_the_floor(bus: FakeBus) -> None:
     """A dead letter is not announced, and an announcement may be lost with the collector."""
 
     async def silent(_: Received[Trajectory]) -> Sequence[Message]:

@@ -120,7 +120,7 @@ def test_parquet_and_the_apis_traces_give_the_same_conversation(tmp_path: Path) 
     assert (api.trajectories[0].labels or {})["scores"] == {"correct": 0.25}
 
 
-def test_a_row_that_was_exported_again_counts_once_and_the_newer_one_counts(tmp_path: Path) -> None:
+def test_row_that_was_exported_again_counts_once_and_the_newer_one_counts(tmp_path: Path) -> None:
     newer = row(1, ASKED, {"role": "assistant", "content": "new"}, updated_at="2026-03-01 12:00:00.000000")
     older = row(1, ASKED, {"role": "assistant", "content": "old"})
     for name, rows in (("a", [newer, older]), ("b", [older, newer])):
@@ -129,7 +129,7 @@ def test_a_row_that_was_exported_again_counts_once_and_the_newer_one_counts(tmp_
         assert (report.records, report.published) == (2, 1)
 
 
-def test_a_worker_of_a_trace_is_a_trajectory_of_its_own_that_names_the_first(tmp_path: Path) -> None:
+def test_worker_of_a_trace_is_a_trajectory_of_its_own_that_names_the_first(tmp_path: Path) -> None:
     worker = [{"role": "system", "content": "You summarise."}, {"role": "user", "content": "Sum up."}]
     path = write_lines(
         tmp_path / "a.jsonl", FIRST, row(2, worker, {"role": "assistant", "content": "Short."}), SECOND, score("ok", 1)
@@ -172,7 +172,7 @@ def test_words_of_judges_are_labels_and_numbers_that_are_no_outcome_too(tmp_path
     assert bus.trajectories[0].outcome is None
 
 
-def test_a_call_without_an_answer_is_left_aside_and_a_trace_of_none_is_named(tmp_path: Path) -> None:
+def test_call_without_an_answer_is_left_aside_and_a_trace_of_none_is_named(tmp_path: Path) -> None:
     failed = row(5, ASKED, "", output="", level="ERROR", status_message="timeout")
     bus, _ = imported(LANGFUSE, write_lines(tmp_path / "a.jsonl", FIRST, failed))
     assert bus.trajectories[0].metadata.error == "timeout"

@@ -163,7 +163,7 @@ MALFORMED = [
 ]
 
 
-def test_malformed_records_are_named_by_their_line_and_the_rest_is_imported(tmp_path: Path) -> None:
+def test_malformed_records_are_named_by_their_line_and_rest_is_imported(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.jsonl", example(), *(record for record, _ in MALFORMED), {"messages": CHAT})
     bus, report = imported(OPENAI_CHAT, path, ImportOptions(outcome="solved"))
 

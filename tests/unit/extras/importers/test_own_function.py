@@ -127,7 +127,7 @@ def test_a_reason_that_quotes_half_a_character_can_be_written(module: Path, tmp_
     assert "\\ud800" in chat.malformed[0].reason
 
 
-def test_an_id_counts_within_its_function_in_whatever_folder_unless_a_source_is_named(tmp_path: Path) -> None:
+def test_id_counts_within_its_function_unless_a_source_is_named(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.jsonl", {"a": "Hello.", "more": {"id": "T-1"}})
     for place in ("a", "moved/a", "b"):
         file = tmp_path / f"{place}.py"

@@ -153,7 +153,7 @@ def test_a_file_without_anything_readable_is_one_clear_line(tmp_path: Path) -> N
             values(tmp_path / name)
 
 
-def test_the_name_of_a_data_set_of_the_hub_is_no_file_and_the_way_to_get_it_is_shown() -> None:
+def test_name_of_a_data_set_of_hub_is_no_file_and_way_to_get_it_is_shown() -> None:
     with pytest.raises(NotFound, match="hf download"):
         Records(Path("owner/dataset"))
 

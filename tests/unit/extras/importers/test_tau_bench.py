@@ -190,7 +190,7 @@ MALFORMED: list[tuple[object, str]] = [
 ]
 
 
-async def test_malformed_records_are_reported_one_by_one_and_the_rest_is_imported(tmp_path: Path) -> None:
+async def test_malformed_records_are_reported_one_by_one_and_rest_is_imported(tmp_path: Path) -> None:
     bus = Published()
     items = [record(trial=-1), *(item for item, _ in MALFORMED), record(trial=-2)]
     report = await import_file(TAU_BENCH, bus, written(tmp_path, *items))
@@ -200,7 +200,7 @@ async def test_malformed_records_are_reported_one_by_one_and_the_rest_is_importe
         assert reason in malformed.reason
 
 
-async def test_a_record_that_the_bus_refuses_is_reported_and_its_neighbours_are_imported(tmp_path: Path) -> None:
+async def test_record_that_the_bus_refuses_is_reported_and_others_are_imported(tmp_path: Path) -> None:
     bus = Published(refuse=["tau-bench/retail/3/2"])
     report = await import_file(TAU_BENCH, bus, written(tmp_path, record(trial=1), record(trial=2), record(trial=3)))
     assert [(malformed.index, malformed.reason) for malformed in report.malformed] == [(1, "/: too large")]

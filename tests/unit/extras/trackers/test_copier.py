@@ -140,9 +140,7 @@ async def test_what_a_retry_eased_does_not_change_a_runs_parameters() -> None:
     assert [param.value for param in run.data.params if param.key == "batch_size"] == ["8"]
 
 
-async def test_a_job_that_is_refused_keeps_no_other_from_being_copied_and_one_that_failed_for_a_while_comes_later() -> (
-    None
-):
+async def test_refused_job_keeps_no_other_from_being_copied() -> None:
     bus, fake = fake_bus(), FakeMlflow()
     jobs, one = Bucket(bus, JOBS, Job), copier(bus, MemoryBlobs(), fake)
     fake.refused = "ratchet_sales"
@@ -220,7 +218,7 @@ def test_how_a_run_stands(state: str, status: str) -> None:
     assert run.live == []
 
 
-def test_a_curve_has_the_names_and_times_of_its_steps_and_is_the_same_each_time() -> None:
+def test_curve_has_the_names_and_times_of_its_steps_and_is_same_each_time() -> None:
     lines = (
         b'{"step": 1, "epoch": 1, "seconds": 2.0, "loss": 0.5, "rewards_chosen": 0.1, "grad_norm": 1}\n'
         b'{"step": 2, "epoch": 1, "seconds": 1.5, "loss": 0.25}\n'

@@ -86,7 +86,7 @@ def test_an_adapter_is_laid_out_as_peft_reads_it(world: World) -> None:
     assert directory.is_absolute()
 
 
-def test_the_digest_of_a_stored_model_is_that_of_a_directory_with_its_files(world: World) -> None:
+def test_digest_of_a_stored_model_is_that_of_a_directory_with_its_files(world: World) -> None:
     assert stored_weights_digest(world.base.manifest.files) == weights_digest(world.model, world.folder)
     assert stored_weights_digest([]) is None
 
@@ -135,7 +135,7 @@ def test_what_this_vllm_cannot_serve_is_refused_in_words(world: World, case: str
     assert words in str(refused.value)
 
 
-def test_a_base_fits_by_its_weights_wherever_it_lies_and_by_its_name_where_nothing_else_is_known(world: World) -> None:
+def test_base_fits_by_its_weights_and_by_its_name_where_they_are_unknown(world: World) -> None:
     by_weights = world.publish(base_model="/elsewhere/base", base_digest=weights_digest(world.model, world.folder))
     world.hold(by_weights)
     by_name = world.publish(base_model="org/one", base_digest=None)
@@ -159,7 +159,7 @@ def test_a_half_written_policy_is_refused_and_leaves_nothing_behind(world: World
     assert world.kept() == set()
 
 
-def test_a_name_that_the_store_does_not_hold_is_not_found_and_not_looked_up_again_at_once(world: World) -> None:
+def test_absent_name_is_not_found_and_not_looked_up_again_at_once(world: World) -> None:
     world.store.looked_up = 0
     for _ in range(3):
         with pytest.raises(NotFound):
@@ -194,7 +194,7 @@ def test_a_disk_that_takes_nothing_is_unavailable(world: World) -> None:
         world.hold(policy)
 
 
-def test_of_adapters_that_nothing_uses_the_least_recently_used_ones_make_room(world: World) -> None:
+def test_of_adapters_that_nothing_uses_least_recently_used_ones_make_room(world: World) -> None:
     first, second, third, fourth = (world.publish(weights=bytes([n]) * 300_000) for n in range(4))
     world.hold(first).release()
     world.hold(second).release()
@@ -211,7 +211,7 @@ def _used(world: World, policy: Policy, ago_s: float) -> None:
     os.utime(world.folder / "cache" / ".locks" / policy.digest, (then, then))
 
 
-def test_an_adapter_that_another_replica_uses_stays_and_a_full_cache_is_no_fault_of_the_policy(world: World) -> None:
+def test_adapter_in_use_by_another_replica_stays_in_a_full_cache(world: World) -> None:
     held = [world.another().hold(named(world.publish(weights=bytes([n]) * 300_000)), world.engine) for n in range(3)]
     more = world.publish(weights=bytes([9]) * 300_000)
     with pytest.raises(Unavailable, match="all 3 adapters in the cache are in use"):
@@ -262,7 +262,7 @@ class SmallDisk(Store):
         super().get_file(uri, path, sha256, size)
 
 
-def test_on_a_disk_that_is_full_before_the_cache_is_what_nothing_uses_makes_room(tmp_path: Path) -> None:
+def test_on_disk_that_is_full_before_cache_is_what_nothing_uses_makes_room(tmp_path: Path) -> None:
     store = SmallDisk(tmp_path / "cache")
     world = World(tmp_path, store)
     unused, used, more = (world.publish(weights=bytes([n]) * 100) for n in range(3))
@@ -294,7 +294,7 @@ class Slow(Store):
         super().get_file(uri, path, sha256, size)
 
 
-def test_of_replicas_that_find_the_same_damage_one_repairs_and_the_other_takes_what_it_made(tmp_path: Path) -> None:
+def test_one_of_the_replicas_that_see_a_damage_repairs_it_for_all(tmp_path: Path) -> None:
     store = Slow()
     store.may_end.set()
     world = World(tmp_path, store)
@@ -315,7 +315,7 @@ def test_of_replicas_that_find_the_same_damage_one_repairs_and_the_other_takes_w
     assert [(one.directory / "adapter_model.safetensors").read_bytes() for one in held] == [b"adapter"] * 2
 
 
-def test_a_lock_leaves_with_its_adapter_and_what_was_never_made_leaves_none(world: World) -> None:
+def test_lock_leaves_with_its_adapter_and_what_was_never_made_leaves_none(world: World) -> None:
     first, second, third = (world.publish(weights=bytes([n]) * 600_000) for n in range(3))
     world.hold(first).release()
     weights = next(file for file in second.manifest.files if file.name == "adapter_model.safetensors")
@@ -329,7 +329,7 @@ def test_a_lock_leaves_with_its_adapter_and_what_was_never_made_leaves_none(worl
     assert world.another().hold(named(second), world.engine).directory.is_dir()
 
 
-def test_who_waits_while_a_replica_deletes_an_adapter_holds_the_new_one_against_deletion(world: World) -> None:
+def test_waiter_for_a_deleted_adapter_holds_the_new_one(world: World) -> None:
     policy = world.publish(weights=bytes(600_000))
     world.hold(policy).release()
     path = world.folder / "cache" / ".locks" / policy.digest

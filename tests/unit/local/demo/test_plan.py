@@ -114,7 +114,7 @@ def test_the_real_demo_prints_what_a_run_took() -> None:
 
 
 @pytest.mark.parametrize(("plan", "dtype"), [(REAL, "bfloat16"), (REAL_FLOAT32, "float32")])
-def test_vllm_computes_as_the_trainer_does_and_takes_the_adapters_of_every_job(plan: Plan, dtype: str) -> None:
+def test_vllm_computes_as_the_trainer_does_and_takes_adapters_of_every_job(plan: Plan, dtype: str) -> None:
     vllm = vllm_settings(plan, Path("bin", "python"), Path("model"))
     assert vllm.dtype == dtype
     for body in (ticket_job(plan, "base"), cycle_job(plan, 1)):

@@ -147,7 +147,7 @@ def test_a_rise_elsewhere_corrects_no_habit() -> None:
     assert broken(with_exams({1: an_exam(10, 100, 120), 3: an_exam(80, 245, 190)})) == [CORRECTED]
 
 
-def test_a_kind_that_no_policy_ever_solves_is_reported_where_learning_is_claimed() -> None:
+def test_kind_that_no_policy_solves_is_reported_where_learning_is_claimed() -> None:
     lost = with_exams({version: an_exam(0, 240, 0) for version in (1, 2, 3, 4)})
     assert "every kind of held-out ticket is solved by some policy" in broken(lost)
     assert broken(lost, plan=replace(PLAN, rises=None)) == []
@@ -179,7 +179,7 @@ def test_the_document_holds_the_figures_of_the_table() -> None:
     assert document["policies"][3]["verdicts"] == ["refuse", "start", "roll_back"]
 
 
-def test_a_bad_policy_that_was_not_offered_was_neither_refused_nor_rolled_back() -> None:
+def test_bad_policy_that_was_not_offered_was_not_rolled_back() -> None:
     assert broken(FINDINGS, Story(bad_version=None, logged=1000, ended=500)) == [
         "the gate refused the bad policy",
         "the canary rolled it back by evidence",

@@ -119,7 +119,7 @@ def test_an_answer_that_reaches_its_limit_is_the_beginning_of_a_text(served: Ser
     assert set(served.text.text(completed(done).token_ids)) == {"a"}
 
 
-def test_a_stop_token_of_the_request_ends_an_answer_only_where_the_grammar_may_end(
+def test_stop_token_of_the_request_ends_answer_only_where_grammar_may_end(
     served: Served, grammar: Make, tokens: Tokens
 ) -> None:
     (a,) = served.text.text_ids("a")
@@ -140,7 +140,7 @@ def test_a_row_without_a_way_out_fails_alone(served: Served, grammar: Make) -> N
 
 
 @pytest.mark.slow
-def test_a_row_whose_grammar_takes_too_long_fails_alone_and_marks_its_grammar(served: Served, grammar: Make) -> None:
+def test_row_whose_grammar_takes_too_long_fails_alone_and_marks_it(served: Served, grammar: Make) -> None:
     slow = grammar(guided_grammar='root ::= many never\nmany ::= many many | [a-z ]\nnever ::= never "b"')
     free, failed = answers(served, (None, Sampling(seed=2)), (slow, Sampling(seed=2)), limit=4000)
     assert completed(free).token_ids

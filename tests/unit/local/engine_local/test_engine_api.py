@@ -201,7 +201,7 @@ async def test_bodies_that_are_not_json_and_unknown_routes_are_refused(api: Api)
     assert (await api.http.get("/nothing")).status_code == 404
 
 
-async def test_a_policy_is_looked_up_and_loaded_when_a_call_names_it_for_the_first_time(api: Api) -> None:
+async def test_policy_is_looked_up_and_loaded_at_the_first_call_for_it(api: Api) -> None:
     answers = await asyncio.gather(*(api.chat(model=NEW, max_tokens=1) for _ in range(2)))
     assert {one.status_code for one in (*answers, await api.chat(model=NEW, max_tokens=1))} == {200}
     assert (api.store.finds, api.store.loads) == ([NEW], ["s3://ratchet/policies/" + "bbbbbbbb" + "0" * 56 + ".json"])

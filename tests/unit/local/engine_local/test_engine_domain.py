@@ -256,7 +256,7 @@ def test_least_recently_used_policies_make_room_but_busy_ones_stay() -> None:
     assert to_evict(residents, 2) is None
 
 
-def test_policies_leave_until_the_bytes_of_the_new_one_fit_but_busy_ones_stay() -> None:
+def test_policies_leave_until_the_bytes_of_new_one_fit_but_busy_ones_stay() -> None:
     residents = [
         resident("a", 1.0, users=1, own_bytes=900),
         resident("b", 2.0, own_bytes=10),
@@ -280,7 +280,7 @@ def test_a_registry_counts_the_bytes_of_what_it_keeps() -> None:
     assert registry.add(resident("larger than all room", 5000, 5000)) == ["c", "d"]
 
 
-def test_two_policies_that_are_larger_than_the_bytes_stay_and_the_log_shows_it() -> None:
+def test_two_policies_that_are_larger_than_the_bytes_stay_and_log_shows_it() -> None:
     registry: Registry[str] = Registry(9, print, most_bytes=1000)
     with capture_logs() as logs:
         assert registry.add(resident("stable", 900, 900)) == []

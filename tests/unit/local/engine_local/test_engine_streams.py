@@ -128,7 +128,7 @@ async def test_a_chunk_holds_only_what_was_asked_for(http: httpx.AsyncClient) ->
     assert chunks[-1]["choices"][0]["finish_reason"] in {"stop", "length"}
 
 
-async def test_every_choice_has_ids_and_a_seed_of_its_own_and_the_prompt_counts_once(http: httpx.AsyncClient) -> None:
+async def test_every_choice_has_ids_and_a_seed_of_its_own_and_prompt_counts_once(http: httpx.AsyncClient) -> None:
     three = (await post(http, "chat/completions", **ALL, n=3)).json()
     assert [choice["index"] for choice in three["choices"]] == [0, 1, 2]
     for number, choice in enumerate(three["choices"]):
@@ -160,7 +160,7 @@ async def streaming(served: Served, script: Callable[[Job], None]) -> httpx.Resp
         return await asked
 
 
-async def test_an_error_before_the_first_token_has_its_status_and_a_later_one_is_an_event(served: Served) -> None:
+async def test_error_has_its_status_before_the_first_token_and_is_an_event_after(served: Served) -> None:
     error = RatchetError("the policy produced NaN", code="not_finite")
     early = await streaming(served, lambda job: job.on_progress(Update(job, end=error)))
     assert (early.status_code, early.json()["error"]["code"]) == (500, "not_finite")
@@ -174,7 +174,7 @@ async def test_an_error_before_the_first_token_has_its_status_and_a_later_one_is
     assert events_of(answer.content)[-1] == {"error": early.json()["error"]}
 
 
-async def test_a_whole_text_that_begins_otherwise_than_the_stream_ends_it_with_an_error(served: Served) -> None:
+async def test_whole_text_that_begins_otherwise_than_stream_ends_it_with_error(served: Served) -> None:
     def script(job: Job) -> None:
         first, second = drawn(served, "where")[0], drawn(served, "is")[0]
         job.on_progress(Update(job, first))

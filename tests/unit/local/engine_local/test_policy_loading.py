@@ -171,7 +171,7 @@ def with_an_empty_file(store: Store, file: ArtifactFile) -> None:
 
 @pytest.mark.parametrize("harm", [without_a_file, with_a_cut_file, with_an_empty_file])
 @pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
-def test_a_half_written_adapter_is_refused_in_one_line_and_leaves_the_cache_as_it_was(
+def test_half_written_adapter_is_refused_and_leaves_the_cache_as_it_was(
     store: Store, harm: Callable[[Store, ArtifactFile], None], name: str, tmp_path: Path
 ) -> None:
     policy = store.adapter()
@@ -237,12 +237,12 @@ def test_an_unknown_manifest_is_not_found(store: Store) -> None:
         store.loader.load("s3://test/policies/" + "0" * 64 + ".json")
 
 
-def test_a_base_by_name_that_the_machine_does_not_have_is_not_found_and_no_hub_is_asked(store: Store) -> None:
+def test_base_that_the_machine_lacks_is_not_found_and_no_hub_is_asked(store: Store) -> None:
     with pytest.raises(NotFound, match=r"no base model 'example/no-such-base'.*local_files_only"):
         store.loader.load(store.adapter(base_model="example/no-such-base").uri)
 
 
-def test_a_base_in_a_directory_has_the_weights_that_the_adapter_was_made_on(store: Store, tmp_path: Path) -> None:
+def test_base_in_a_directory_has_the_weights_that_the_adapter_was_made_on(store: Store, tmp_path: Path) -> None:
     base = shutil.copytree(store.directory, tmp_path / "base")
     digest = weights_digest(base, tmp_path)
     policy = store.adapter(base_model=str(base), base_digest=digest)

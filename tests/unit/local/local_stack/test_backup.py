@@ -261,7 +261,7 @@ def test_a_restore_that_fails_at_its_end_leaves_the_old_state(state: Path, tmp_p
     assert {path.name for path in tmp_path.iterdir()} == {"state", "backup"}
 
 
-def test_no_stack_starts_empty_where_a_killed_restore_has_set_its_state_aside(state: Path, tmp_path: Path) -> None:
+def test_no_stack_starts_empty_where_a_killed_restore_set_its_state_aside(state: Path, tmp_path: Path) -> None:
     before = contents(state)
     back_up(state, tmp_path / "backup")
     broken_off(tmp_path / "backup", state, "kill")

@@ -68,7 +68,7 @@ def test_a_variable_that_resembles_none_of_ours_is_the_users_own() -> None:
     assert "no setting is called RATCHET_MY_REWARD_TOKEN, RATCHET_XYZ: right" in warning
 
 
-def test_a_variable_that_a_setting_of_a_service_names_is_known_also_where_that_does_not_start() -> None:
+def test_variable_of_a_service_that_does_not_start_is_known_too() -> None:
     key = "RATCHET_GATEWAY_UPSTREAM"  # almost one of the gateway's
     upstream = f'[{{"name": "u", "base_url": "http://u/v1", "models": {{}}, "api_key_env": "{key}"}}]'
     environment = {"RATCHET_GATEWAY_UPSTREAMS": upstream, key: "k"}
@@ -102,7 +102,7 @@ def test_what_a_service_would_refuse_at_its_start_is_known_before(environment: d
     assert problems.startswith(fault)
 
 
-def test_the_table_of_the_stack_stands_for_its_options_and_services_name_their_ports() -> None:
+def test_table_of_the_stack_stands_for_options_and_services_name_ports() -> None:
     text = "[stack]\nports = {nats = 4223}\nfree_ports = true\nonly = ['gateway']\n[rl_coordinator]\nport = 9000\n"
     table = stack_table(file(text + "health_port = 9001\n"))
     assert table == StackTable({"coordinator": 9000, "coordinator_health": 9001, "nats": 4223}, True, ("gateway",))
@@ -136,7 +136,7 @@ def test_each_value_has_its_origin() -> None:
     assert problems["grace_s"] == (1.0, None)
 
 
-def test_a_start_gives_each_service_what_the_file_sets_and_the_environment_leaves_open(
+def test_start_gives_services_what_the_file_sets_below_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RATCHET_LOG_LEVEL", "error")

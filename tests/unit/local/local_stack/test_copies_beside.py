@@ -139,7 +139,7 @@ asyncio.run(start())
 """
 
 
-def test_a_state_that_is_set_aside_just_before_a_start_locks_its_folder_keeps_the_stack_from_starting_empty(
+def test_stack_whose_state_is_set_aside_at_its_start_does_not_start_empty(
     state: Path,
 ) -> None:
     before = contents(state)

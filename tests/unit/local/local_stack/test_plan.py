@@ -160,7 +160,7 @@ def test_a_port_given_twice_names_both() -> None:
         choose_ports(StackSettings(ports={"nats": 8080}), ["gateway", "nats"], never_taken)
 
 
-def test_free_ports_stay_from_start_to_start_unless_another_program_has_one(tmp_path: Path) -> None:
+def test_free_ports_stay_from_start_to_start_unless_one_is_taken(tmp_path: Path) -> None:
     settings = StackSettings(tmp_path, free_ports=True)
     names = ["nats", "s3", "gateway"]
     first = choose_ports(settings, names, never_taken)
@@ -201,7 +201,7 @@ def test_trainer_and_engine_wait_until_they_are_needed_or_named(tmp_path: Path) 
     assert make_plan(named, secrets).when_needed == set()
 
 
-def test_prompt_worker_is_a_worker_of_its_pool_whatever_the_trainers_settings(tmp_path: Path) -> None:
+def test_prompt_worker_is_a_worker_of_its_pool_whatever_trainers_settings(tmp_path: Path) -> None:
     settings = StackSettings(
         tmp_path, free_ports=True, env={"RATCHET_TRAINER_POOL": "gpu", "RATCHET_TRAINER_SLOTS": "2"}
     )

@@ -23,7 +23,7 @@ from ratchet.local.local_stack.state import StackRecord, write_record
 
 
 @pytest.mark.parametrize("name", PROVIDERS)
-def test_a_provider_is_asked_at_its_own_address_with_the_key_of_its_own_variable(name: str) -> None:
+def test_provider_is_asked_at_its_own_address_with_key_of_its_own_variable(name: str) -> None:
     (upstream,) = read(Settings, upstream_environment(name, {})).upstreams
     provider = PROVIDERS[name]
     assert (upstream.name, upstream.kind, upstream.base_url) == (name, provider.kind, provider.base_url)
@@ -32,7 +32,7 @@ def test_a_provider_is_asked_at_its_own_address_with_the_key_of_its_own_variable
         upstream.key({})
 
 
-def test_a_provider_may_have_another_address_which_gets_no_other_providers_key() -> None:
+def test_provider_at_another_address_gets_no_other_providers_key() -> None:
     environment = {"RATCHET_UPSTREAM_URL_OPENAI": "http://proxy/v1/", "RATCHET_UPSTREAM_URL": "http://other/v1"}
     (upstream,) = read(Settings, upstream_environment("openai", environment)).upstreams
     assert (upstream.base_url, upstream.api_key_env) == ("http://proxy/v1", "OPENAI_API_KEY")
