@@ -184,26 +184,26 @@ async def test_judge_of_history_counts_once_people_agree_with_it(shared_settings
     script = JudgeServer(by_outcome)
     judged = {"support": {"task_completion": 0.5, "judge": 0.5}}
     async with listening_judge(script) as url, history(shared_settings) as world:
-        judge = JudgeSettings(model="big", url=url, calls_per_day=55)
+        judge = JudgeSettings(model="big", url=url, calls_per_day=56)
         second = settings_of(shared_settings, judged, "2", judges={"default": judge})
         names = [str(number) for number in range(60)]
         await world.bus.publish_all([answering(name, good=int(name) % 3 > 0) for name in names])
         await world.counting("standard 1", 60)
-        await world.bus.publish_all([feedback(1, name, value=int(name) % 3 > 0) for name in names[8:]])
-        await eventually(lambda: opinions(shared_settings, 52))
+        await world.bus.publish_all([feedback(1, name, value=int(name) % 3 > 0) for name in names[4:]])
+        await eventually(lambda: opinions(shared_settings, 56))
 
         report = await answered(recompute(), second)
         assert isinstance(report, Recomputed)
-        assert (report.judged.judged, report.judged.over_budget, len(script.asked)) == (55, 5, 55)
+        assert (report.judged.judged, report.judged.over_budget, len(script.asked)) == (56, 4, 56)
         (made,) = report.judges
-        assert (made.labels, made.agreed, made.kappa, made.calibrated, made.calls_today) == (52, 52, 1.0, True, 55)
+        assert (made.labels, made.agreed, made.kappa, made.calibrated, made.calls_today) == (56, 56, 1.0, True, 56)
         await answered(recompute(), second)
-        assert len(script.asked) == 55
+        assert len(script.asked) == 56
 
-        await eventually(lambda: opinions(shared_settings, 52 + 55))
+        await eventually(lambda: opinions(shared_settings, 56 + 56))
         listed = await answered(RewardCommand(command="judges", since=LONG_AGO), second)
         assert isinstance(listed, Judges)
-        assert [(one.judged, one.labels, one.calibrated) for one in listed.judges] == [(55, 52, True)]
+        assert [(one.judged, one.labels, one.calibrated) for one in listed.judges] == [(56, 56, True)]
         await answered(accept(), second)
         await world.counting("standard 2", 60)
         reward = await world.revised("20", 2)

@@ -65,8 +65,8 @@ class Functions:
             return None
         return (
             f"the settings describe {named(own.function)} otherwise than it was accepted, and what was accepted is in"
-            " force: raise RATCHET_REWARD_FUNCTION_VERSION, then `ratchet rewards recompute` and `ratchet rewards"
-            " accept`"
+            " force: raise RATCHET_REWARD_FUNCTION_VERSION, then `ratchet rewards recompute`"
+            " and `ratchet rewards accept`"
         )
 
 
