@@ -85,6 +85,15 @@ def test_difference_has_its_interval_and_evidence_between_decisions(open_view: O
     expect(table.get_by_role("row")).to_have_count(1 + len(trail.samples) + 1)  # the first decision is older than it
 
 
+def test_a_rollout_names_the_candidate_that_is_next(open_view: Opening, console: FakeConsole) -> None:
+    rollout: Any = console.answers[f"GET {SUPPORT}"]
+    queue = ["support@9-5d21c0aa", "support@8-91b2d0c7"]
+    console.answers[f"GET {SUPPORT}"] = msgspec.structs.replace(rollout, queue=queue)
+    page = open_view("rollouts/support")
+    waits = "support@9-5d21c0aa waits until this rollout ends, and then supersedes 1 older candidate"
+    expect(page.get_by_text(waits)).to_be_visible()
+
+
 @pytest.mark.parametrize("act", DIALOGS)
 def test_an_act_takes_a_reason_and_is_tried_first(open_view: Opening, console: FakeConsole, act: str) -> None:
     button, state = DIALOGS[act]

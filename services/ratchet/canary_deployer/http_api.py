@@ -113,12 +113,12 @@ class Api:
         for role in await self._controllers.roles():
             with suppress(Unreadable):  # readiness names it
                 rollout = await self._controllers.current(role)
-                shown += [self._summary(role, rollout)] if rollout is not None else []
+                shown += [await self._summary(role, rollout)] if rollout is not None else []
         return RolloutsOut(rollouts=shown)
 
     async def rollout(self, role: str) -> RolloutOut:
         """One role's newest rollout."""
-        return self._summary(role, await self._newest(role))
+        return await self._summary(role, await self._newest(role))
 
     async def trail(self, role: str) -> TrailOut:
         """The e-values of one role's newest rollout since it began."""
@@ -178,13 +178,13 @@ class Api:
         order = _order(body, caller, body.override, body.strategy)
         controller = await self._controllers.controller(_checked(role))
         policy = await self._policies.version(role, body.version)
-        return self._summary(role, await controller.operators.start(policy, order, dry_run=body.dry_run))
+        return await self._summary(role, await controller.operators.start(policy, order, dry_run=body.dry_run))
 
     def _handler_of(self, act: Act) -> Callable[..., Awaitable[RolloutOut]]:
         async def handle(role: str, body: ActIn, caller: Caller) -> RolloutOut:
             order = _order(body, caller, isinstance(body, PromoteIn) and body.override)
             controller = await self._controllers.controller(_checked(role))
-            return self._summary(role, await controller.operators.act(act, order, dry_run=body.dry_run))
+            return await self._summary(role, await controller.operators.act(act, order, dry_run=body.dry_run))
 
         async def handle_promote(role: str, body: PromoteIn, caller: Caller) -> RolloutOut:
             return await handle(role, body, caller)
@@ -203,8 +203,9 @@ class Api:
             raise NotFound(f"there was no rollout of {role} yet")
         return rollout
 
-    def _summary(self, role: str, rollout: Rollout) -> RolloutOut:
-        return summary(rollout, self._rules, self._controllers.fault(role), self._controllers.late(role))
+    async def _summary(self, role: str, rollout: Rollout) -> RolloutOut:
+        policies = await self._policies.versions(role)
+        return summary(rollout, self._rules, self._controllers.fault(role), self._controllers.late(role), policies)
 
 
 def _checked(role: str) -> str:

@@ -10,40 +10,23 @@ import msgspec
 import typer
 
 from ratchet.cli.api import get, post, segment
+from ratchet.cli.bundle_options import given_parts
+from ratchet.cli.candidates import WaitForGates, code_of, follow, read_candidate
 from ratchet.cli.completion import complete_policy
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.options import HERE, AsJson, Directory, DryRun, RoleArgument, with_options
-from ratchet.cli.output import console, errors, print_answer, print_dry_run, print_table
+from ratchet.cli.output import console, errors, print_answer, print_dry_run, print_json, print_table
 from ratchet.cli.policies import Policy, find_policy
 from ratchet.cli.rollout import Actor, Reason, order_of
-from ratchet.core.contract.bundle import (
-    APPEND,
-    NO_BUNDLE,
-    PREPEND,
-    REPLACE,
-    Bundle,
-    BundleModel,
-    Example,
-    Instructions,
-    SamplingValues,
-    ToolTexts,
-)
+from ratchet.cli.waiting import Timeout, Waiting, require_wait
+from ratchet.core.contract.bundle import NO_BUNDLE, Bundle, BundleModel, SamplingValues
 from ratchet.core.contract.http.rollouts import BundleOut, RolePoliciesOut
 from ratchet.core.contract.state import PolicyStage, PolicyVersion
 from ratchet.core.errors import NotFound, Rejected
 from ratchet.core.rules.bundle_parts import Change, changes, parts_of
-from ratchet.core.rules.bundles import check_bundle, variables_in
-from ratchet.core.stores.bundle_files import (
-    examples_in,
-    files_in,
-    format_in,
-    read_bytes,
-    read_folder,
-    text_in,
-    tool_in,
-    write_folder,
-)
+from ratchet.core.rules.bundles import check_bundle
+from ratchet.core.stores.bundle_files import files_in, read_folder, write_folder
 from ratchet.core.stores.policy_files import require_empty
 
 app = typer.Typer(no_args_is_help=True)
@@ -55,57 +38,6 @@ ENDED = frozenset({PolicyStage.REFUSED, PolicyStage.ROLLED_BACK, PolicyStage.SUP
 Other = Annotated[
     str, typer.Argument(help="The policy to compare it with, named alike.", autocompletion=complete_policy)
 ]
-
-
-def given_parts(
-    instructions: Annotated[
-        Path | None,
-        typer.Option(help="A text file: {{instructions}} is what the agent sent, {{variables.NAME}} its variable."),
-    ] = None,
-    prepend: Annotated[
-        bool, typer.Option("--prepend", help="Before the agent's own instructions, which stay.")
-    ] = False,
-    append: Annotated[bool, typer.Option("--append", help="After the agent's own instructions, which stay.")] = False,
-    tool: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=FILE",
-            help="The description of a tool that agents offer, repeatable; a .json has description and parameters.",
-        ),
-    ] = None,
-    hide_tool: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A tool that the model is not offered, repeatable.")
-    ] = None,
-    examples: Annotated[
-        Path | None, typer.Option(help="Messages after the instructions: JSON lines of {role, content}.")
-    ] = None,
-    response_format: Annotated[
-        Path | None, typer.Option(help="The answer's format, as a chat completion has it, in a JSON file.")
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A sampling value, whatever the agent sets: temperature=.2."),
-    ] = None,
-    default: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A sampling value where the agent sets none, repeatable."),
-    ] = None,
-) -> Bundle:
-    """The parts that the command line names, read from their files. Raises `NotFound` or `Rejected`."""
-    if (prepend or append) and (instructions is None or (prepend and append)):
-        raise typer.BadParameter("--prepend or --append says where the text of --instructions stands")
-    described = dict(_named_tool(option) for option in tool or ())
-    hidden = {_tool_name(name, "--hide-tool"): ToolTexts(hidden=True) for name in hide_tool or ()}
-    if both := sorted(described.keys() & hidden.keys()):
-        raise typer.BadParameter(f"{both[0]} is described and hidden")
-    return Bundle(
-        instructions=_instructions(instructions, PREPEND if prepend else APPEND if append else REPLACE),
-        tools=described | hidden,
-        examples=_examples(examples),
-        response_format=format_in(read_bytes(response_format), str(response_format)) if response_format else None,
-        overrides=_sampling(set_ or (), "--set"),
-        defaults=_sampling(default or (), "--default"),
-    )
 
 
 @app.command()
@@ -127,6 +59,8 @@ def create(
     ] = None,
     reason: Reason = "made by hand",
     actor: Actor = None,
+    wait: WaitForGates = False,
+    timeout: Timeout = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
     directory: Directory = HERE,
@@ -135,11 +69,13 @@ def create(
 
     Exit code 3: a policy that serves or is a candidate changes the same, so nothing was registered.
     """
+    require_wait(timeout, wait=wait)
     endpoints = locate(directory)
     known = read_known(endpoints, role)
     base = bundle_of(endpoints, role, _version(from_, known)) if from_ is not None else NO_BUNDLE
     answering = _model(endpoints, model) if model is not None else base.model
-    order = Order(_merged(base, msgspec.structs.replace(parts, model=answering)), actor, reason, dry_run)
+    merged = _merged(base, msgspec.structs.replace(parts, model=answering))
+    order = Order(merged, actor, reason, dry_run, Waiting(timeout) if wait else None)
     check_bundle(order.bundle)
     raise typer.Exit(_register(endpoints, known, order, as_json))
 
@@ -193,14 +129,18 @@ def apply(
     folder: Annotated[Path, typer.Argument(help="A folder as `export` writes one.")],
     reason: Reason = "applied from files",
     actor: Actor = None,
+    wait: WaitForGates = False,
+    timeout: Timeout = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
     directory: Directory = HERE,
 ) -> None:
     """Register a folder's bundle, if it changes anything against stable or the role's newest policy; for CI.
 
-    Exit code 3: it changes nothing, or the newest policy changed the same and was refused or rolled back.
+    Exit code 3: it changes nothing, or the newest policy changed the same and was refused or rolled back. With --wait
+    also: its gates have left it to a person, or the time was up.
     """
+    require_wait(timeout, wait=wait)
     bundle, endpoints = read_folder(folder), locate(directory)
     known = read_known(endpoints, role)
     made = _as_registered(endpoints, known, bundle)
@@ -208,7 +148,8 @@ def apply(
         if made == bundle_of(endpoints, role, policy.version):
             raise typer.Exit(_unchanged(policy, as_json))
     check_bundle(bundle)
-    raise typer.Exit(_register(endpoints, known, Order(bundle, actor, reason, dry_run), as_json))
+    order = Order(bundle, actor, reason, dry_run, Waiting(timeout) if wait else None)
+    raise typer.Exit(_register(endpoints, known, order, as_json))
 
 
 class Order(NamedTuple):
@@ -218,6 +159,8 @@ class Order(NamedTuple):
     actor: str | None
     reason: str
     dry_run: bool
+    waiting: Waiting | None
+    """For the verdict of its gates; None: not at all."""
 
     def body(self) -> dict[str, object]:
         """The request to the deployer."""
@@ -277,12 +220,22 @@ def _register(endpoints: Endpoints, known: RolePoliciesOut, order: Order, as_jso
     if order.dry_run:
         print_dry_run(f"POST {endpoints.url('deployer')}{path}", order.body(), as_json)
         return ExitCode.DONE
+    candidate = read_candidate(endpoints, made.policy)
+    if not as_json:
+        show_changes(
+            f"{made.policy.name} is registered: {candidate.standing}; beside {known.role}@{stable}:", differing
+        )
+    if order.waiting is not None:
+        candidate = follow(endpoints, candidate, order.waiting, quiet=as_json)
     document = {"policy": made.policy.name, "version": made.policy.version, "new": True, "changes": differing}
-    running = next((policy.name for policy in known.policies if policy.stage == PolicyStage.CANARY), None)
-    waits = f", and waits until the canary of {running} ends" if running else ""
-    title = f"{made.policy.name} is registered{waits}; beside {known.role}@{stable}:"
-    print_answer(document, as_json, lambda: show_changes(title, differing))
-    return ExitCode.DONE
+    document |= {"stage": candidate.policy.stage, "standing": candidate.standing}
+    if as_json:
+        print_json(document)
+    elif order.waiting is not None:
+        console.print(f"{made.policy.name}: {candidate.standing}", markup=False)
+    else:
+        console.print(f"`ratchet rollout status {known.role}` shows the verdict of its gates", markup=False)
+    return ExitCode.DONE if order.waiting is None else code_of(candidate)
 
 
 def _unchanged(policy: PolicyVersion, as_json: bool) -> ExitCode:
@@ -351,55 +304,3 @@ def _both(base: SamplingValues | None, given: SamplingValues | None) -> Sampling
     if base is None or given is None:
         return given or base
     return msgspec.structs.replace(base, **msgspec.to_builtins(given))
-
-
-def _instructions(path: Path | None, mode: str) -> Instructions | None:
-    if path is None:
-        return None
-    text = text_in(read_bytes(path), str(path))
-    return Instructions(text=text, mode=mode, variables=variables_in(text))
-
-
-def _examples(path: Path | None) -> tuple[Example, ...]:
-    if path is None:
-        return ()
-    return tuple(Example(**message) for message in examples_in(read_bytes(path), str(path)))
-
-
-def _named_tool(option: str) -> tuple[str, ToolTexts]:
-    name, _, file = option.partition("=")
-    if not file:
-        raise typer.BadParameter(f"--tool takes NAME=FILE, not {option!r}")
-    return _tool_name(name, f"--tool {option}"), tool_in(read_bytes(Path(file)), file)
-
-
-def _tool_name(name: str, option: str) -> str:
-    if not name.strip():
-        raise typer.BadParameter(f"{option}: the tool has no name")
-    return name
-
-
-def _sampling(options: Sequence[str], option: str) -> SamplingValues | None:
-    """`NAME=VALUE` options. Raises `typer.BadParameter` for a name or a value that is none."""
-    given: dict[str, object] = {}
-    for one in options:
-        name, _, value = one.partition("=")
-        if name not in SamplingValues.__struct_fields__ or not value:
-            names = ", ".join(SamplingValues.__struct_fields__)
-            raise typer.BadParameter(f"{option} takes NAME=VALUE, not {one!r}: there are {names}")
-        given[name] = value if name == "reasoning_effort" else _number(value)
-        try:
-            msgspec.convert({name: given[name]}, SamplingValues)
-        except msgspec.ValidationError as error:
-            raise typer.BadParameter(f"{option} {one}: {str(error).partition(' - at ')[0]}") from error
-    return msgspec.convert(given, SamplingValues) if given else None
-
-
-def _number(text: str) -> object:
-    """The number that a text spells, `.2` too; the text where it spells none."""
-    for read in (int, float):
-        try:
-            return read(text)
-        except ValueError:
-            continue
-    return text

@@ -279,7 +279,7 @@ def show_history(decisions: Sequence[Decision]) -> None:
 
 def show(rollouts: Sequence[RolloutOut]) -> None:
     """One line for each."""
-    columns = ("role", "state", "candidate", "compared with", "stage", "weight", "reason")
+    columns = ("role", "state", "candidate", "compared with", "stage", "weight", "queue", "reason")
     rows = [
         (
             rollout.role,
@@ -288,6 +288,7 @@ def show(rollouts: Sequence[RolloutOut]) -> None:
             rollout.stable.name if rollout.stable else None,
             rollout.stage if rollout.weight > 0 else None,
             rollout.weight if rollout.weight > 0 else None,
+            len(rollout.queue) or None,
             rollout.fault or rollout.late or rollout.reason,
         )
         for rollout in rollouts
@@ -311,6 +312,10 @@ def show_one(rollout: RolloutOut) -> None:
     if rollout.complaints is not None:
         show_complaints(rollout.complaints)
     show_subjects(rollout.subjects)
+    if rollout.queue:
+        next_one, *older = rollout.queue
+        superseded = f", and then supersedes {', '.join(older)}" if older else ""
+        console.print(f"next: {next_one} waits until this rollout ends{superseded}", markup=False)
     if rollout.parked:
         console.print(f"the queue is parked: `ratchet rollout resume {rollout.role}` lets it go on", markup=False)
     print_section(("gate", "outcome", "reason"), [(gate.gate, gate.outcome, gate.reason) for gate in rollout.gates])

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -31,6 +30,7 @@ from ratchet.cli.output import (
     progress,
 )
 from ratchet.cli.prompt_options import Asked, stored_search, takes_search
+from ratchet.cli.waiting import Timeout, Waiting, require_wait, until
 from ratchet.core.contract.http.jobs import JobOut
 from ratchet.core.contract.roles import DEFAULT_ROLE
 from ratchet.core.contract.state import ENDED
@@ -55,18 +55,12 @@ Parameters = Annotated[
 Snapshot = Annotated[str | None, typer.Option(help="Train on exactly this: as in `dataset show`.")]
 Request = Annotated[Path | None, typer.Option(help="JSON file with a whole request instead of these options.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Return when the job has ended; exit code 3 unless it completed.")]
-Timeout = Annotated[
-    float | None, typer.Option(min=1, help="With --wait: wait no longer than so many seconds. The job goes on.")
-]
 
 GEPA = "gepa"
 AUTO = "auto"
 """In the place of an algorithm: what the planner proposes."""
 TRAINER = "trainer_worker"
 """The embedded stack's worker: it loads base models from this machine."""
-POLL_S = 0.5
-SILENCE_S = 60.0
-"""A coordinator that restarts answers again within this time; after it the wait ends with an error."""
 
 
 @app.command()
@@ -97,8 +91,7 @@ def train(
 
     With --request the file is sent as it is: only --wait, --timeout, --dry-run and the file's own role go with it.
     """
-    if timeout is not None and not wait:
-        raise typer.BadParameter("--timeout is for --wait: without it the command does not wait")
+    require_wait(timeout, wait=wait)
     body: dict[str, object]
     roles = list(dict.fromkeys(role or [DEFAULT_ROLE]))
     if search is None and algorithm == GEPA and request is None:
@@ -272,7 +265,13 @@ def wait_for(endpoints: Endpoints, job: JobOut, timeout_s: float | None, directo
 
         path = f"/v1/jobs/{job.training_job_id}"
         with goes_on(name, directory):
-            return until_ended(job, lambda: get(endpoints, "coordinator", path, JobOut), show, Waiting(timeout_s))
+            ask = partial(get, endpoints, "coordinator", path, JobOut)
+            return until(has_ended, job, ask, show, Waiting(timeout_s))
+
+
+def has_ended(job: JobOut) -> bool:
+    """Whether nothing goes on any more."""
+    return job.state in ENDED
 
 
 def standing(job: JobOut) -> str:
@@ -343,32 +342,3 @@ def read_request(path: Path) -> dict[str, object]:
     if not isinstance(document, dict):
         raise Rejected(f"{path} is not a JSON object")
     return cast(dict[str, object], document)
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """How long a wait may take, and its clock."""
-
-    timeout_s: float | None = None
-    """None: until the job ends."""
-    clock: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
-
-
-def until_ended(job: JobOut, ask: Callable[[], JobOut], show: Callable[[JobOut], None], waiting: Waiting) -> JobOut:
-    """The job once it has ended, or its last state when the time is up; `show` gets it before each question.
-
-    Raises `Unavailable` when the coordinator stays away.
-    """
-    began = heard = waiting.clock()
-    while job.state not in ENDED and not (waiting.timeout_s and waiting.clock() - began >= waiting.timeout_s):
-        show(job)
-        waiting.sleep(POLL_S)
-        try:
-            job = ask()
-        except Unavailable:
-            if waiting.clock() - heard > SILENCE_S:
-                raise
-        else:
-            heard = waiting.clock()
-    return job

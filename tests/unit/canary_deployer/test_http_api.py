@@ -92,6 +92,15 @@ async def test_rollouts_and_policies_are_shown(operator: Operator) -> None:
     assert [one["role"] for one in (await operator.get("/v1/policies"))["roles"]] == [ROLE]
 
 
+async def test_candidates_that_wait_are_named_newest_first(operator: Operator) -> None:
+    assert (await operator.world.until("gating")).active
+    assert (await operator.get(f"/v1/rollouts/{ROLE}"))["queue"] == []
+    await operator.world.until("running")
+    for version in (3, 4):
+        await operator.register(version)
+    assert (await operator.get(f"/v1/rollouts/{ROLE}"))["queue"] == [policy(4).name, policy(3).name]
+
+
 async def test_a_record_that_cannot_be_read_is_no_fault_of_the_request(operator: Operator) -> None:
     await Bucket(operator.world.bus, ROLLOUTS, msgspec.Raw).put(ROLE, msgspec.Raw(b"{"))
     answer = await operator.post(f"/v1/rollouts/{ROLE}/pause", ACT, 503)

@@ -25,13 +25,14 @@ from ratchet.core.contract.bundle import (
     SamplingValues,
     ToolTexts,
 )
-from ratchet.core.contract.http.rollouts import BundleIn, BundleOut, RemoveIn, RolePoliciesOut
+from ratchet.core.contract.http.rollouts import BundleIn, BundleOut, RemoveIn, RolePoliciesOut, RolloutOut
 from ratchet.core.contract.state import PolicyStage, PolicyVersion, Route, ServedPolicy
 from ratchet.core.errors import Rejected
 from ratchet.core.rules.arms import policy_name
 from ratchet.core.rules.bundles import check_bundle, model_name
 from ratchet.core.service.asgi import Answer, Handler, Request, json_response
 from ratchet.core.service.problems import HttpError
+from tests.support.contract_files import ROOT
 from tests.support.running import listening
 
 KIND = Bundle(
@@ -53,6 +54,10 @@ class Deployer:
     """The version that is no bundle."""
     asked: list[BundleIn] = field(default_factory=list[BundleIn])
     removed: list[RemoveIn] = field(default_factory=list[RemoveIn])
+    rollouts: list[RolloutOut] = field(default_factory=list[RolloutOut])
+    """The role's newest one, at each question the next; the last one stays."""
+    verdict: PolicyStage | None = None
+    """The stage of the newest policy, once the last rollout is seen."""
     warning: str | None = None
 
     def policy(self, version: int) -> PolicyVersion:
@@ -69,7 +74,18 @@ class Deployer:
             base_model=model_name(bundle),
             created_at=datetime(2026, 1, 2 if version == 0 else 1, tzinfo=UTC),
             stage=self.stages.get(version, ordinary),
+            reason="it names an unknown tool",
         )
+
+    def rollout(self) -> RolloutOut:
+        """Raises `HttpError` 404 without one."""
+        if not self.rollouts:
+            raise HttpError(404, "there was no rollout of support yet")
+        if len(self.rollouts) > 1:
+            return self.rollouts.pop(0)
+        if self.verdict is not None:
+            self.stages[len(self.bundles) - 1] = self.verdict
+        return self.rollouts[0]
 
     def find(self, method: str, path: str) -> Handler:
         async def answer(request: Request) -> Answer:
@@ -77,6 +93,8 @@ class Deployer:
             if path.endswith("/remove"):
                 self.removed.append(msgspec.convert(request.json_object(), RemoveIn))
                 return json_response(msgspec.to_builtins(RolePoliciesOut(role="support", route=None, policies=[])))
+            if path == "/v1/rollouts/support":
+                return json_response(msgspec.to_builtins(self.rollout()))
             if method == "POST":
                 return json_response(
                     msgspec.to_builtins(self.register(msgspec.convert(request.json_object(), BundleIn)))
@@ -90,7 +108,7 @@ class Deployer:
             known = RolePoliciesOut(role="support", route=Route(role="support", stable=served), policies=policies)
             return json_response(msgspec.to_builtins(known))
 
-        if not path.startswith("/v1/policies/support"):
+        if not path.startswith(("/v1/policies/support", "/v1/rollouts/support")):
             raise HttpError(404, path)
         return answer
 
@@ -243,13 +261,59 @@ async def test_a_folder_does_not_try_again_what_was_rolled_back(
     assert "(rolled_back) changes the same: `ratchet rollout start support 1` tries it" in capsys.readouterr().out
 
 
+def rollout_of(version: int, state: str, **changes: object) -> RolloutOut:
+    """The newest rollout of `support`, which is of this version."""
+    example = json.loads((ROOT / "http/examples/deployer/RolloutOut.json").read_text())
+    candidate = {"version": version, "name": f"support@{version}-{version:08x}", "digest": f"{version:064x}"}
+    return msgspec.convert({**example, "candidate": candidate, "state": state, "parked": False, **changes}, RolloutOut)
+
+
 async def test_a_candidate_waits_for_the_canary_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with deployer(monkeypatch, KIND) as fake:
-        fake.stages[1] = PolicyStage.CANARY
+        fake.rollouts = [rollout_of(1, "running")]
         assert await typed(tmp_path, "create", "support", "--set", "seed=3") == ExitCode.DONE
-        assert f"and waits until the canary of {fake.policy(1).name} ends" in capsys.readouterr().out
+        assert "it waits for the rollout of support@1-00000001, which is running" in capsys.readouterr().out
+
+
+VERDICTS = [
+    ("running", PolicyStage.CANARY, ExitCode.DONE, "it has passed its gates, and is canary"),
+    ("refused", PolicyStage.REFUSED, ExitCode.FAILED, "it is refused: it names an unknown tool"),
+    ("superseded", PolicyStage.SUPERSEDED, ExitCode.PARTLY, "it is superseded: it names an unknown tool"),
+    ("awaiting_approval", None, ExitCode.PARTLY, "a person decides, by `ratchet rollout approve support`: "),
+]
+"""State of the candidate's rollout, its stage, how the command ends, and what it says."""
+
+
+@pytest.mark.parametrize(("state", "stage", "code", "words"), VERDICTS)
+async def test_a_wait_ends_with_the_verdict_of_the_gates(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    state: str,
+    stage: PolicyStage | None,
+    code: ExitCode,
+    words: str,
+) -> None:
+    async with deployer(monkeypatch, KIND) as fake:
+        fake.rollouts, fake.verdict = [rollout_of(1, "running"), rollout_of(2, "gating"), rollout_of(2, state)], stage
+        assert await typed(tmp_path, "create", "support", "--set", "seed=3", "--wait") == code
+    output = capsys.readouterr()
+    assert "its gates run, after" in output.err
+    assert f": {words}" in output.out
+
+
+async def test_a_wait_ends_when_its_time_is_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ("create", "support", "--set", "seed=3", "--timeout", "1")
+    async with deployer(monkeypatch, KIND) as fake:
+        fake.rollouts = [rollout_of(1, "running", parked=True)]
+        assert await typed(tmp_path, *line) == ExitCode.USAGE
+        assert await typed(tmp_path, *line, "--wait", "--json") == ExitCode.PARTLY
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["stage"], "`ratchet rollout resume support`" in answer["standing"]) == ("registered", True)
 
 
 async def test_an_export_writes_only_over_a_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

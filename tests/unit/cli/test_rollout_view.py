@@ -25,6 +25,7 @@ WHOLE: dict[str, Any] = {
 ROLLOUT: dict[str, Any] = {
     **json.loads((ROOT / "http/examples/deployer/RolloutOut.json").read_text()),
     "parked": True,
+    "queue": [],
     "stable": None,
     "weight": 0.0,
     "reason": "none",
@@ -66,10 +67,17 @@ def test_a_broken_log_names_the_decision(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_only_a_rollout_with_traffic_has_a_stage_and_a_weight(capsys: pytest.CaptureFixture[str]) -> None:
     ended = rollout(state="promoted")
-    show([ended, msgspec.structs.replace(ended, role="sales", state="canary", stage=2, weight=0.5)])
+    running = msgspec.structs.replace(ended, role="sales", state="canary", stage=2, weight=0.5, queue=["sales@4-1"])
+    show([ended, running])
     support, sales = capsys.readouterr().out.splitlines()[1:]
-    assert support.split() == ["support", "promoted", "support@3-3c1a3c1a", "-", "-", "-", "none"]
-    assert sales.split() == ["sales", "canary", "support@3-3c1a3c1a", "-", "2", "0.5", "none"]
+    assert support.split() == ["support", "promoted", "support@3-3c1a3c1a", "-", "-", "-", "-", "none"]
+    assert sales.split() == ["sales", "canary", "support@3-3c1a3c1a", "-", "2", "0.5", "1", "none"]
+
+
+def test_a_rollout_names_the_candidates_that_wait(capsys: pytest.CaptureFixture[str]) -> None:
+    show_one(rollout(queue=["support@6-66666666", "support@5-55555555"]))
+    shown = "next: support@6-66666666 waits until this rollout ends, and then supersedes support@5-55555555\n"
+    assert shown in capsys.readouterr().out
 
 
 def test_a_rollout_is_shown_with_its_evidence(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from ratchet.cli.jobs import figures_of
-from ratchet.cli.training import POLL_S, SILENCE_S, Waiting, goes_on, standing, until_ended
+from ratchet.cli.training import goes_on, has_ended, standing
+from ratchet.cli.waiting import POLL_S, SILENCE_S, Waiting, until
 from ratchet.core.contract.http.jobs import JobOut
 from ratchet.core.contract.training import CurrentMetrics, EvaluationResults, Progress
 from ratchet.core.errors import Unavailable
@@ -61,22 +62,22 @@ def ignore(_: JobOut) -> None:
 def test_a_coordinator_that_is_away_for_a_while_is_borne_every_time() -> None:
     away = [None] * int(SILENCE_S / POLL_S - 1)
     answers = iter([*away, RUNNING, *away, DONE])
-    assert until_ended(RUNNING, answering(answers), ignore, Clock().waiting()) == DONE
+    assert until(has_ended, RUNNING, answering(answers), ignore, Clock().waiting()) == DONE
 
 
 def test_a_coordinator_that_stays_away_ends_the_wait() -> None:
     with pytest.raises(Unavailable):
-        until_ended(RUNNING, answering(iter([None] * 1000)), ignore, Clock().waiting())
+        until(has_ended, RUNNING, answering(iter([None] * 1000)), ignore, Clock().waiting())
 
 
 def test_the_job_as_it_was_last_seen_is_the_answer_when_the_time_is_up() -> None:
     clock = Clock()
-    assert until_ended(RUNNING, answering(iter([RUNNING] * 100)), ignore, clock.waiting(3.0)) == RUNNING
+    assert until(has_ended, RUNNING, answering(iter([RUNNING] * 100)), ignore, clock.waiting(3.0)) == RUNNING
     assert clock.now == 3.0
 
 
 def test_a_job_that_has_ended_is_not_asked_for_again() -> None:
-    assert until_ended(DONE, answering(iter([])), ignore, Clock().waiting()) == DONE
+    assert until(has_ended, DONE, answering(iter([])), ignore, Clock().waiting()) == DONE
 
 
 def test_figures_of_a_job_are_those_of_its_last_step_and_of_its_hold_out() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from datetime import datetime
 
 import msgspec
@@ -18,16 +19,24 @@ from ratchet.canary_deployer.domain.subjects import FEWEST_SUBJECTS
 from ratchet.canary_deployer.domain.trajectories import ArmCounts
 from ratchet.canary_deployer.domain.verdicts import waiting_for
 from ratchet.core.contract.http.rollouts import EvidenceSampleOut, RolloutOut, TrailOut
+from ratchet.core.contract.state import PolicyStage, PolicyVersion
 
 TRAJECTORIES = "trajectories"
 LARGEST_SHOWN = 1e12
 """Beyond it an e-value says nothing more."""
 
 
-def summary(rollout: Rollout, rules: Rules, fault: str | None = None, late: str | None = None) -> RolloutOut:
+def summary(
+    rollout: Rollout,
+    rules: Rules,
+    fault: str | None = None,
+    late: str | None = None,
+    policies: Sequence[PolicyVersion] = (),
+) -> RolloutOut:
     """Everything about a rollout but its bookkeeping.
 
-    `fault`: why it cannot go on, where it cannot. `late`: why its outcomes come late, where they do.
+    `fault`: why it cannot go on, where it cannot. `late`: why its outcomes come late, where they do. `policies`: those
+    of the role, among which are the candidates that wait.
 
     `deadline_in_s`: for how long it may go on undecided; None when it does not gather evidence.
     """
@@ -42,6 +51,7 @@ def summary(rollout: Rollout, rules: Rules, fault: str | None = None, late: str 
         "parked": rollout.parked,
         "candidate": rollout.candidate,
         "stable": rollout.stable,
+        "queue": queue(rollout, policies),
         "stage": rollout.stage,
         "weight": rollout.weight,
         "stage_since": rollout.stage_since,
@@ -70,6 +80,13 @@ def summary(rollout: Rollout, rules: Rules, fault: str | None = None, late: str 
         "late": late,
     }
     return msgspec.convert(members, RolloutOut)
+
+
+def queue(rollout: Rollout, policies: Sequence[PolicyVersion]) -> list[str]:
+    """The candidates that wait for their turn, newest first; the rollout's own is registered, too, until it begins."""
+    waiting = (policy for policy in policies if policy.stage == PolicyStage.REGISTERED)
+    newest_first = sorted(waiting, key=lambda policy: policy.version, reverse=True)
+    return [policy.name for policy in newest_first if policy.version != rollout.candidate.version]
 
 
 def evidence(rollout: Rollout, rules: Rules) -> JsonObject:

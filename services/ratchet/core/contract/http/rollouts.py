@@ -257,6 +257,8 @@ class RolloutOut(Answer, frozen=True, kw_only=True):
     candidate: ServedPolicy
     stable: ServedPolicy | None
     """The policy that it is compared with; null for the first policy of a role."""
+    queue: list[str] = msgspec.field(default_factory=list[str])
+    """Registered candidates that wait for their turn, newest first: that one is next, and supersedes the others."""
     stage: int
     weight: float
     """The canary's share of new trajectories."""

@@ -126,6 +126,7 @@ function Head({ rollout }: { rollout: Rollout }) {
         ["Started by", <DataText text={rollout.actor} />],
         ["Beside", rollout.stable === null ? "nothing: the first policy of the role" : <PolicyName name={rollout.stable.name} />],
         ["Of calls", rollout.candidate.bundle !== true ? null : <BundleLink rollout={rollout} />],
+        ["Next", rollout.queue === undefined || rollout.queue.length === 0 ? null : <Waiting queue={rollout.queue} />],
         ["Strategy", `${words(rollout.strategy)}, ${words(rollout.approval)}`],
         ["Began", <Ago at={rollout.created_at} />],
         ["Ended", rollout.finished_at === null ? null : <Ago at={rollout.finished_at} />],
@@ -138,6 +139,16 @@ function Head({ rollout }: { rollout: Rollout }) {
         ["Rollout", <Id id={rollout.rollout_id} label="id of the rollout" />],
       ]} />
     </div>
+  );
+}
+
+/** The candidates that wait for their turn. */
+function Waiting({ queue: [next, ...older] }: { queue: readonly string[] }) {
+  return (
+    <>
+      {next !== undefined && <PolicyName name={next} />} <span class="muted">waits until this rollout ends</span>
+      {older.length > 0 && <span class="muted">, and then supersedes {plural(older.length, "older candidate")}</span>}
+    </>
   );
 }
 
