@@ -19,10 +19,10 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.support.containers import require_engine
-from tests.support.servers import broker_accounts, clickhouse, in_containers, nats, s3, shared_settings
+from tests.support.servers import broker_accounts, clickhouse, databases, in_containers, nats, s3, shared_settings
 from tests.support.temporary import place_in_memory
 
-__all__ = ["broker_accounts", "clickhouse", "nats", "s3", "shared_settings"]
+__all__ = ["broker_accounts", "clickhouse", "databases", "nats", "s3", "shared_settings"]
 
 # A busy machine is slow, not wrong: no example has a deadline, and slow generation is no failure. Examples are the same
 # in every run, so that chance decides no result; `--hypothesis-profile=explore` looks for new ones.

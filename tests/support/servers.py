@@ -14,14 +14,13 @@ import shutil
 import uuid
 from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from string import Template
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-import httpx
 import pytest
 
 from ratchet.core.resources import resource_dir
@@ -37,6 +36,7 @@ from ratchet.local.local_stack.servers import (
     seaweed_s3,
 )
 from tests.support.containers import clickhouse_container, nats_container, running_container, s3_container
+from tests.support.databases import Databases
 
 START_S = 300.0
 """Deadline for one server's start on a busy machine."""
@@ -53,7 +53,6 @@ NO_BOUND = "1000TB"
 CHOICE = "RATCHET_TEST_SERVERS"
 
 _numbers = itertools.count()
-_dropping = ThreadPoolExecutor(1)
 
 
 class Broker(Protocol):
@@ -225,29 +224,31 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def databases(clickhouse: Server) -> Databases:
+    """The warehouse's databases, for the whole run."""
+    return Databases(clickhouse.url)
+
+
 @pytest.fixture
-def shared_settings(nats: Broker, clickhouse: Server, s3: Server, tmp_path: Path) -> Iterator[SharedSettings]:
+def shared_settings(
+    nats: Broker, clickhouse: Server, databases: Databases, s3: Server, tmp_path: Path
+) -> Iterator[SharedSettings]:
     """Settings for all three servers: a broker, a database and a bucket that no other test uses.
 
-    Nothing is made yet: `Bus.ensure_streams`, `Objects.ensure_bucket`, `Warehouse.make_tables`.
+    Nothing may be made yet: `Bus.ensure_streams`, `Objects.ensure_bucket`, `Warehouse.make_tables`.
     """
-    name = f"t{next(_numbers)}{uuid.uuid4().hex[:8]}"
+    name, database = f"t{next(_numbers)}{uuid.uuid4().hex[:8]}", databases.take()
     yield s3_settings(
         s3,
         name,
         nats_url=nats.url,
         clickhouse_url=clickhouse.url,
-        clickhouse_database=name,
+        clickhouse_database=database,
         data_dir=tmp_path / "data",
         health_port=0,
     )
-    _dropping.submit(_drop_database, clickhouse.url, name)
-
-
-def _drop_database(url: str, name: str) -> None:
-    """The engine looks after every table, all the time: those of tests that have ended would take half of a core."""
-    with suppress(httpx.HTTPError):
-        httpx.post(url, content=f"DROP DATABASE IF EXISTS {name}", timeout=60, trust_env=False)
+    databases.give_back(database)
 
 
 def s3_settings(s3: Server, bucket: str, **others: Any) -> SharedSettings:

@@ -8,16 +8,18 @@ from hashlib import sha256
 from ratchet.core.resources import resource_dir
 
 _STATEMENT_END = re.compile(r";\s*(?:\n|$)")
+_NAME = re.compile(r"CREATE (?:TABLE|VIEW) IF NOT EXISTS (\w+)")
 
 
-def schema_statements() -> list[str]:
-    """The statements that make the tables and views, each harmless where what it makes exists."""
-    return statements((resource_dir("deploy") / "clickhouse" / "schema.sql").read_text())
+def schema_statements() -> dict[str, str]:
+    """By the name of a table or view: the statement that makes it, harmless where it exists."""
+    script = (resource_dir("deploy") / "clickhouse" / "schema.sql").read_text()
+    return {_NAME.findall(statement)[0]: statement for statement in statements(script)}
 
 
 def schema_digest() -> str:
     """What tells one schema from another; comments and blank lines do not count."""
-    return sha256("\n".join(schema_statements()).encode()).hexdigest()[:12]
+    return sha256("\n".join(schema_statements().values()).encode()).hexdigest()[:12]
 
 
 def statements(script: str) -> list[str]:

@@ -119,7 +119,8 @@ class Warehouse:
 
     async def make_tables(self) -> None:
         """Make the tables and views that are missing. Raises `ConfigError` for those of another schema."""
-        own, stored = schema_digest(), await self.stored_schema()
+        own, names = schema_digest(), await self._table_names()
+        stored = await self._stored_schema(names)
         if stored not in (own, None):
             raise ConfigError(
                 f"the tables in the database {self._database} are those of another version of Ratchet (schema"
@@ -131,15 +132,21 @@ class Warehouse:
         )
         if stored is None:
             await self.insert("schemas", [{"digest": own}], token=own)
-        for statement in schema_statements():
-            await self.command(statement)
+        for name, statement in schema_statements().items():
+            if name not in names:
+                await self.command(statement)
 
     async def stored_schema(self) -> str | None:
         """The digest of the schema that made the tables: None without tables, empty where none was noted."""
+        return await self._stored_schema(await self._table_names())
+
+    async def _table_names(self) -> set[str]:
         tables = await self.rows(
             "SELECT name FROM system.tables WHERE database = {name:String}", {"name": self._database}
         )
-        names = {row["name"] for row in tables}
+        return {row["name"] for row in tables}
+
+    async def _stored_schema(self, names: set[str]) -> str | None:
         digests = await self.rows("SELECT digest FROM schemas LIMIT 1") if "schemas" in names else []
         return digests[0]["digest"] if digests else "" if "trajectories" in names else None
 

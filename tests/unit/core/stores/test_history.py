@@ -31,9 +31,7 @@ def test_the_view_of_usage_is_what_the_command_asks() -> None:
 
 def view(name: str) -> str:
     """The query of a view of the schema."""
-    begins = f"CREATE VIEW IF NOT EXISTS {name} AS"
-    (query,) = [text.removeprefix(begins) for text in schema_statements() if text.startswith(begins)]
-    return squeezed(query)
+    return squeezed(schema_statements()[name].removeprefix(f"CREATE VIEW IF NOT EXISTS {name} AS"))
 
 
 def squeezed(sql: str) -> str:
