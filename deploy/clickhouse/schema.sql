@@ -16,8 +16,8 @@
 -- `superseded_by`: a trajectory that was assembled because its agent fell silent may be reported in full later. The row
 -- is replaced and keeps the first report's sequence; this is the sequence of the message that replaced it.
 -- `recorded_as`: the id under which its calls were recorded: its own, but for the further conversations of one run.
--- `by_ending`: the console lists the newest by when they ended, and filters them by these columns (ADR 74). Rows that
--- were replaced stand here until their parts are merged; the list looks each row of a page up.
+-- `by_ending`: lists and statistics take those of a time, and filter and group them by these columns (ADR 74). Rows that
+-- were replaced stand here until their parts are merged: the newest `ingested_at` of a trajectory counts.
 CREATE TABLE IF NOT EXISTS trajectories
 (
     event_id             String,
@@ -65,7 +65,8 @@ CREATE TABLE IF NOT EXISTS trajectories
     ),
     PROJECTION by_ending
     (
-        SELECT role, ended_at, trajectory_id, recorded_as, agent_id, source, policy_version, arm, outcome
+        SELECT role, ended_at, trajectory_id, recorded_as, agent_id, source, policy_version, arm, outcome, domain, model,
+        subordinate_profile, ingested_at
         ORDER BY role, ended_at
     )
 )
@@ -493,11 +494,13 @@ SELECT
 FROM ledger_windows AS w FINAL
 GROUP BY stream, consumer;
 
--- The calls that usage is read from: of each turn what is added up, in the order in which it is asked for. The collector
--- writes a call before its turn; a row that is written again replaces itself.
+-- The calls that statistics add up: of each turn what counts, in the order in which it is asked for. The collector
+-- writes a call before its turn; a row that is written again replaces itself. `trajectory_id`: the run that it belongs
+-- to, by which `trajectories.recorded_as` finds it.
 CREATE TABLE IF NOT EXISTS calls
 (
     event_id          String,
+    trajectory_id     String,
     role              LowCardinality(String),
     at                DateTime64(3, 'UTC'),
     policy_version    UInt32,
@@ -520,33 +523,6 @@ ENGINE = ReplacingMergeTree(ingested_at)
 ORDER BY (role, toStartOfHour(at), event_id)
 TTL toDateTime(ingested_at) + toIntervalDay(1095)
 SETTINGS fsync_after_insert = 1, fsync_part_directory = 1;
-
--- The text of this view is that of `ratchet.core.stores.usage.hourly`, of which `ratchet usage` asks a part.
--- Quantiles are states: `quantilesTDigestMerge(0.5, 0.95, 0.99)(latency)` gives those of any group of rows.
-CREATE VIEW IF NOT EXISTS hourly_usage AS
-SELECT
-    toStartOfHour(c.at) AS hour,
-    c.role AS role,
-    c.policy_version AS policy_version,
-    c.arm AS arm,
-    c.api AS api,
-    c.key_id AS key_id,
-    c.model AS model,
-    count() AS calls,
-    countIf(c.failed) AS errors,
-    countIf(c.cancelled) AS cancelled,
-    sum(c.prompt_tokens) AS prompt_tokens,
-    sum(c.cached_tokens) AS cached_tokens,
-    sum(c.completion_tokens) AS completion_tokens,
-    sum(c.reasoning_tokens) AS reasoning_tokens,
-    sum(ifNull(c.cost_usd, 0)) AS cost_usd,
-    countIf(c.cost_usd IS NULL) AS unpriced,
-    quantilesTDigestStateIf(0.5, 0.95, 0.99)(
-        assumeNotNull(c.latency_ms), c.latency_ms IS NOT NULL AND NOT c.failed AND NOT c.cancelled
-    ) AS latency,
-    quantilesTDigestStateIf(0.5, 0.95, 0.99)(assumeNotNull(c.first_token_ms), c.first_token_ms IS NOT NULL) AS first_token
-FROM calls AS c FINAL
-GROUP BY hour, role, policy_version, arm, api, key_id, model;
 
 -- The reward of every trajectory that has one: the newest, whichever function computed it. The text of this view is
 -- that of `ratchet.core.stores.history.latest_rewards`, of which services join a part.

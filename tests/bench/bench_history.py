@@ -1,4 +1,4 @@
-"""The cost of the event plane's queries as history grows: `python -m tests.bench.bench_history [ROWS ...]`.
+"""The cost of queries of the event plane and of statistics: `python -m tests.bench.bench_history [ROWS ...]`.
 
 Rows are generated inside ClickHouse (the embedded one): random trajectory ids, ledger entries one per row. Each query
 is the one that a service sends. Granules are those that the primary key or the projection leaves (EXPLAIN); rows and
@@ -25,6 +25,7 @@ from typing import Any
 from ratchet.core.contract import Trajectory
 from ratchet.core.datasets.clickhouse_trajectories import Trajectories
 from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.statistics import StatisticsQuery, statistics as statistics_of
 from ratchet.core.stores.warehouse import Row, Warehouse
 from ratchet.reward_computer.clickhouse_facts import Facts as RewardFacts
 from ratchet.trajectory_collector.clickhouse_facts import Facts, Silence
@@ -59,12 +60,14 @@ _FILL = {
     " policy_digest, arm, weight, trainable, at, body, ingested_at",
     "rewards": "event_id, sequence, generation, reward_id, trajectory_id, role, revision, function_name,"
     " function_version, total, at, body, ingested_at",
+    "calls": "event_id, trajectory_id, role, at, policy_version, model, ingested_at",
 }
 _VALUES = {
     "trajectories": "{event}, {n}, 'made/0', {id}, 'support', 's', 'a', 't', 'm', 'client', 1, {at}, {at}, '{{}}',"
     " {at}",
     "turns": "{event}, {n}, 'made/0', {event}, {id}, 'support', 0, 1, 1, 'd', 'stable', 0, true, {at}, '{{}}', {at}",
     "rewards": "{event}, {n}, 'made/0', {event}, {id}, 'support', 0, 'standard', '1', 0.5, {at}, '{{}}', {at}",
+    "calls": "{event}, {id}, 'support', {at}, 1, 'm', {at}",
 }
 
 
@@ -102,7 +105,7 @@ class Measured:
 
 
 async def fill(warehouse: Warehouse, rows: int) -> None:
-    """Instead of what is there: trajectories with a turn, a reward and a ledger entry each, the last one of `NOW`."""
+    """Instead of what is there: trajectories with a turn, call, reward and ledger entry each, the last one of `NOW`."""
     for table in (*_FILL, "ledger_entries"):
         await warehouse.command(f"SYSTEM STOP MERGES {table}")
         await warehouse.command(f"TRUNCATE TABLE {table}")
@@ -129,7 +132,7 @@ async def fill(warehouse: Warehouse, rows: int) -> None:
 
 
 async def count_parts(warehouse: Warehouse) -> int:
-    """Of all four tables."""
+    """Of all these tables."""
     rows = await warehouse.rows(
         "SELECT count() AS n FROM system.parts WHERE active AND database = currentDatabase()"
         f" AND table IN ({', '.join(repr(table) for table in (*_FILL, 'ledger_entries'))})"
@@ -147,6 +150,7 @@ async def queries(warehouse: Explaining, rows: int) -> dict[str, Callable[[], Aw
     table = TABLES[Trajectory.TOPIC]
     last = (rows - 1) // WIDTH
     tail, middle = (Gap(w * WIDTH + 1, min(rows, (w + 1) * WIDTH)) for w in (last, last // 2))
+    day = StatisticsQuery(since=NOW - timedelta(days=1), until=NOW, by=("agent", "model"))
     chosen = Trajectories(warehouse, 200_000, timedelta(days=1), lambda: NOW)
     return {
         f"lookup of a batch of {BATCH} (collector)": lambda: facts.known(table, batch),
@@ -158,6 +162,7 @@ async def queries(warehouse: Explaining, rows: int) -> dict[str, Callable[[], Aw
             Silence(NOW - timedelta(seconds=630)), NOW - timedelta(seconds=600), BATCH
         ),
         "candidates of a day": lambda: chosen.catalogue("support"),
+        "statistics of a day by agent and model": lambda: statistics_of(warehouse, day),
     }
 
 

@@ -175,7 +175,7 @@ def test_every_listing_is_an_object_with_a_named_list(directory: Path, tmp_path:
         "rollout status": "rollouts",
         "deadletters list": "deadletters",
         "capture report": "roles",
-        "usage --by key": "usage",
+        "stats --by key": "groups",
     }
     typed = [[*words.split(), "--json", "--dir", str(directory)] for words in listings]
     done = in_one_process(tmp_path, [*typed, ["contract", "list", "--json"]])

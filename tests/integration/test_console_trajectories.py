@@ -22,7 +22,7 @@ from ratchet.core.contract.trajectory import (
     TrajectoryTurn,
     TurnResult,
 )
-from ratchet.core.contract.turn import Applied, Trainable
+from ratchet.core.contract.turn import Applied, Provider, Trainable
 from ratchet.core.errors import WarehouseTooSlow
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.trajectory_list import TrajectoryList
@@ -83,16 +83,22 @@ async def test_each_filter_shows_what_passes_it_newest_first(warehouse: Warehous
     await store(
         warehouse,
         ended("good", 1),
-        ended("bad", 2, outcome=Outcome(status="failure"), agent_id="other"),
+        ended("bad", 2, outcome=Outcome(status="failure"), agent_id="other", subordinate_profile="clerk"),
         ended("canary", 3, policy=canary, outcome=None),
-        ended("imported", 4, metadata=imported, role="sales"),
+        ended(
+            "imported",
+            4,
+            metadata=imported,
+            role="sales",
+            task_context=TaskContext(task_id="t", instructions="i", domain="retail"),
+        ),
         rewarded("good", 0.9),
         rewarded("bad", 0.9),
         rewarded("bad", 0.2, revision=1),
         rewarded("canary", 0.5, confidence=0.0),
-        turn("good", trainable=Trainable(ok=False, reason="greedy"), latency_ms=10.0),
+        turn("good", trainable=Trainable(ok=False, reason="greedy"), latency_ms=10.0, provider=Provider(model="gpt")),
         turn("good", 1, trainable=Trainable(ok=True), latency_ms=5.0, error="away", response=None),
-        turn("open", timestamp=AT + timedelta(seconds=2.5)),
+        turn("open", timestamp=AT + timedelta(seconds=2.5), provider=Provider(model="gpt")),
         feedback(1, "good"),
         feedback(2, "good", value=False),
         feedback(3, "good", value=False),
@@ -107,6 +113,10 @@ async def test_each_filter_shows_what_passes_it_newest_first(warehouse: Warehous
         assert await listed(http, outcome="none", state="ended") == ids("canary")
         assert await listed(http, source="import:tau") == ids("imported")
         assert await listed(http, agent="other") == ids("bad")
+        assert await listed(http, profile="clerk") == ids("bad")
+        assert await listed(http, domain="retail") == ids("imported")
+        assert await listed(http, model="m") == ids("imported"), "as reported, where nothing was called"
+        assert await listed(http, model="gpt") == ids("open", "good"), "what answered its calls"
         assert await listed(http, reward_min=0.5) == ids("good"), "a reward that was revised does not count"
         assert await listed(http, reward_max=0.5) == ids("bad"), "a reward without evidence is none"
         assert await listed(http, reason="greedy") == ids("good")

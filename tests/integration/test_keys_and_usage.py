@@ -77,14 +77,14 @@ async def test_a_keys_calls_and_their_cost_are_followed_until_it_is_revoked(
         assert min(spent) > 0
 
         async def counted() -> Any:
-            groups = (await commands.answer("usage", "--by", "key", "--role", ROLE))["usage"]
+            groups = (await commands.answer("stats", "--by", "key", "--role", ROLE))["groups"]
             return groups if groups and groups[0]["calls"] == len(spent) else None
 
         (used,) = await eventually(counted)
-        assert (used["group"], used["errors"], used["unpriced"]) == (agent_id, 0, 0)
+        assert (used["names"], used["errors"], used["unpriced"]) == ([agent_id], 0, 0)
         assert used["cost_usd"] == pytest.approx(sum(spent))
-        (version,) = (await commands.answer("usage", "--by", "version"))["usage"]
-        assert (version["group"], version["calls"]) == (f"{ROLE}@1", len(spent))
+        (version,) = (await commands.answer("stats", "--by", "policy"))["groups"]
+        assert (version["names"], version["calls"]) == ([f"{ROLE}@1"], len(spent))
 
         listed = (await commands.answer("keys", "list", key=root))["keys"]
         assert {one["key_id"]: one["state"] for one in listed} == {root_id: "usable", agent_id: "usable"}

@@ -45,7 +45,7 @@ def at(after_s: float) -> datetime:
 
 
 async def listed(warehouse: Warehouse, asked: TrajectoryFilter) -> tuple[set[str], set[str], bool]:
-    ended, opened, hidden = await newest_in(TrajectoryList(warehouse, lambda: NOW), asked, 10)
+    ended, opened, hidden, _ = await newest_in(TrajectoryList(warehouse, lambda: NOW), asked, 10)
     return {one.trajectory_id for one in ended}, {one.trajectory_id for one in opened}, hidden
 
 
@@ -77,7 +77,7 @@ async def test_feedback_on_the_latest_takes_a_run_with_an_answer(warehouse: Ware
 async def test_lists_show_the_name_that_the_agent_gave_and_models_that_answered(warehouse: Warehouse) -> None:
     named = call("named", trajectory_name="nightly refunds 17", provider=Provider(model="gpt-4o-2024-08-06"))
     await store(warehouse, named, call("plain"))
-    _, opened, _ = await newest_in(TrajectoryList(warehouse, lambda: NOW), WITHOUT, 10)
+    opened = (await newest_in(TrajectoryList(warehouse, lambda: NOW), WITHOUT, 10)).open
     shown = {one.trajectory_id: (one.name, one.model) for one in opened}
     assert shown[named.trajectory_id] == ("nightly refunds 17", "gpt-4o-2024-08-06")
     assert sorted(value for value in shown.values() if value[0] is None) == [(None, None)]

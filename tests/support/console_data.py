@@ -16,11 +16,11 @@ from ratchet.bus.received import Received
 from ratchet.bus.testing import FakeBroker, FakeBus
 from ratchet.console.app import subjects_of
 from ratchet.console.http_api import console_api
-from ratchet.core.contract import Message
+from ratchet.core.contract import Message, Turn
 from ratchet.core.rules.access import ANYONE, Caller
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.stores.warehouse import Warehouse
-from ratchet.trajectory_collector.rows import TABLES, row_of
+from ratchet.trajectory_collector.rows import TABLES, call_of, row_of
 from tests.support.callers import called_by
 from tests.support.messages import AT, stored_at
 
@@ -47,6 +47,8 @@ async def store(warehouse: Warehouse, *messages: Message, first: int = 1, at: da
             for sequence, one in numbered
         ]
         await warehouse.insert(table.name, rows, token=None)
+        if topic == Turn.TOPIC:
+            await warehouse.insert("calls", [call_of(row) for row in rows], token=None)
 
 
 UNUSED: Any = None

@@ -61,6 +61,7 @@ PARTS = {
         "docs/training-speed",
         "docs/canary-simulation",
         "docs/reward-drift",
+        "docs/statistics",
     ),
     "Operation": (
         "docs/guides/operator",

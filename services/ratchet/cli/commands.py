@@ -68,7 +68,10 @@ COMMANDS: Mapping[str, Entry] = {
     "demo": Entry(
         "demo", "Close the whole loop on this machine, in minutes. Exit code 0: every claim of the report holds."
     ),
-    "usage": Entry("usage", "What calls used: tokens, cost and latency by version, key, API, model, arm or hour."),
+    "stats": Entry(
+        "stats",
+        "Counts, outcomes, mean reward, tokens, cost and latency, by agent, domain, model, policy and more, over time.",
+    ),
     "plugins": Entry(
         "plugins",
         "List all plug-ins: built-in variants and those of installed packages. Exit code 3: one is refused.",
@@ -115,7 +118,7 @@ HEADINGS: Mapping[str, tuple[str, ...]] = {
         "alerts",
         "jobs",
         "trajectories",
-        "usage",
+        "stats",
         "capture",
         "plugins",
     ),

@@ -37,7 +37,7 @@ _WORDS: Mapping[str, tuple[str, str]] = {
     "resume": ("latest", "019ab3f2-71c4"),
     "feedback": ("latest --thumbs up", '019ab3f2-71c4 --stars 2 --comment "refunded the wrong order" --rater ana'),
     "demo": ("", "--full --plain"),
-    "usage": ("--by model --since 24h", "--by hour --role support --json"),
+    "stats": ("--by agent --since 30d", "--by policy,domain --role support --every day --json"),
     "plugins": ("", "--no-check --json"),
     "completion": ("source <(ratchet completion bash)", "fish"),
     "jobs": ("--role support", "--state failed --json"),

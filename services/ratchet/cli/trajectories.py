@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
 import typer
@@ -14,8 +14,9 @@ import typer
 from ratchet.cli.api import require_role
 from ratchet.cli.connections import ask_warehouse
 from ratchet.cli.endpoints import Endpoints, locate
+from ratchet.cli.filters import Filters, takes_filters
 from ratchet.cli.ids import listed_ids, trajectory_named
-from ratchet.cli.options import HERE, AsJson, Directory, OptionalRole, TrajectoryArgument, WithEvaluation
+from ratchet.cli.options import HERE, AsJson, Directory, OptionalRole, TrajectoryArgument, WithEvaluation, since_of
 from ratchet.cli.output import LONG, console, cut, print_answer, print_facts, print_section, print_table
 from ratchet.core.contract import Feedback, Reward, Trajectory
 from ratchet.core.contract.http.console import TrajectoryBrief
@@ -37,35 +38,39 @@ FAILED = 20
 
 
 @app.command("list")
+@takes_filters
 def list_(
-    role: OptionalRole = None,
-    outcome: Annotated[
-        Literal["success", "partial", "failure", "none"] | None, typer.Option(help="Only with this outcome.")
-    ] = None,
-    agent: Annotated[str | None, typer.Option(help="Only of this agent.")] = None,
+    filters: Filters,
     text: Annotated[str | None, typer.Option(help="Only with these words in the conversation.")] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Only from then on: so long ago, or an instant.", metavar="TIME")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=10000, help="How many of the newest to show.")] = 20,
-    with_evaluation: WithEvaluation = False,
     as_json: AsJson = False,
     directory: Directory = HERE,
 ) -> None:
-    """The open trajectories, whose runs go on, and the newest ended ones, each with its newest reward."""
-    endpoints = locate(directory)
-    asked = TrajectoryFilter(role=role, outcome=outcome, agent=agent, text=text, evaluation=with_evaluation)
+    """The open trajectories, whose runs go on, and the newest ended ones, each with its newest reward.
 
-    def ask(warehouse: Warehouse) -> Awaitable[tuple[Runs, Runs, bool]]:
+    Texts are read for two seconds, the newest first: the answer says how far back that came, `--until` goes on there.
+    """
+    endpoints = locate(directory)
+    only = {"version" if name == "policy" else name: value for name, value in filters.only.items()}
+    begin = since_of(since) if since is not None else None
+    asked = TrajectoryFilter(text=text, since=begin, until=filters.until, evaluation=filters.evaluation, **only)
+
+    def ask(warehouse: Warehouse) -> Awaitable[Newest]:
         return newest_in(TrajectoryList(warehouse, lambda: datetime.now(UTC)), asked, limit)
 
-    rows, still_open, left_out = ask_warehouse(endpoints, ask)
-    if not rows and not still_open and role is not None:
-        require_role(endpoints, role)
-    empty = "no such trajectories" if role or outcome or agent or text else "no trajectories yet"
-    if left_out:
+    runs = ask_warehouse(endpoints, ask)
+    if not runs.ended and not runs.open and filters.role is not None:
+        require_role(endpoints, filters.role)
+    empty = "no such trajectories" if only or text or begin or filters.until else "no trajectories yet"
+    if runs.hides_evaluations:
         empty = f"{empty} but those of evaluations: --with-evaluation lists them"
-    if still_open:
+    if runs.open:
         empty = "none has ended yet: a run ends when its agent reports it, or ten minutes after its last call"
-    document = {"trajectories": rows, "open": still_open}
-    print_answer(document, as_json, lambda: show_list(rows, still_open, empty))
+    document = {"trajectories": runs.ended, "open": runs.open, "searched_since": runs.searched_since}
+    print_answer(document, as_json, lambda: show_list(runs.ended, runs.open, empty, runs.searched_since))
 
 
 @app.command()
@@ -120,15 +125,27 @@ class Whole:
 Runs = Sequence[TrajectoryBrief]
 
 
-async def newest_in(listing: TrajectoryList, asked: TrajectoryFilter, limit: int) -> tuple[Runs, Runs, bool]:
-    """The newest trajectories, each with its newest reward; the open ones, which have no outcome to ask for; and
-    whether those of evaluations are all that there are."""
-    ended = (await listing.page(replace(asked, state="ended"), limit)).trajectories
-    opened = () if asked.outcome else (await listing.page(replace(asked, state="open"), limit)).trajectories
-    hides = not (ended or opened or asked.evaluation)
+class Newest(NamedTuple):
+    """The newest trajectories, each with its newest reward."""
+
+    ended: Runs
+    open: Runs
+    hides_evaluations: bool
+    """Those of evaluations are all that there are."""
+    searched_since: datetime | None
+    """Texts of trajectories before this instant were not read; None: nothing was left out."""
+
+
+async def newest_in(listing: TrajectoryList, asked: TrajectoryFilter, limit: int) -> Newest:
+    """Open ones have no outcome to ask for."""
+    ended = await listing.page(replace(asked, state="ended"), limit)
+    opened = None if asked.outcome else await listing.page(replace(asked, state="open"), limit)
+    runs = opened.trajectories if opened else ()
+    hides = not (ended.trajectories or runs or asked.evaluation)
     hidden = (await listing.page(replace(asked, evaluation=True), 1)).trajectories if hides else ()
-    called = [msgspec.structs.replace(run, last_call_at=run.last_call_at or run.started_at) for run in opened]
-    return ended, called, bool(hidden)
+    called = [msgspec.structs.replace(run, last_call_at=run.last_call_at or run.started_at) for run in runs]
+    reached = [page.searched_since for page in (ended, opened) if page and page.searched_since]
+    return Newest(ended.trajectories, called, bool(hidden), max(reached, default=None))
 
 
 async def read(warehouse: Warehouse, trajectory_id: str) -> Whole:
@@ -161,7 +178,7 @@ def roles_of(endpoints: Endpoints, trajectory_id: str) -> list[str]:
     return ask_warehouse(endpoints, lambda warehouse: StoredTrajectories(warehouse).roles_of(trajectory_id))
 
 
-def show_list(stored: Runs, still_open: Runs, empty: str) -> None:
+def show_list(stored: Runs, still_open: Runs, empty: str, searched_since: datetime | None) -> None:
     """Tables, newest first: of what is open, and of what has ended; `empty` stands for none of those."""
     ids = listed_ids(run.trajectory_id for run in (*still_open, *stored))
     if still_open:
@@ -191,6 +208,9 @@ def show_list(stored: Runs, still_open: Runs, empty: str) -> None:
         for trajectory in stored
     ]
     print_table(columns, rows, empty)
+    if searched_since is not None:
+        at = searched_since.isoformat(timespec="seconds").replace("+00:00", "Z")
+        console.print(f"texts were read back to {at}: --until {at} goes on there", style="dim", markup=False)
 
 
 def _state(run: TrajectoryBrief) -> str:

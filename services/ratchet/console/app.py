@@ -4,7 +4,7 @@ Site ─┬─ pages: the bundle, for anybody
       └─ Authentication ─┬─ http_api: sessions and what pages ask, from ClickHouse and the broker
                          │    loop: the whole at a glance; its rules of attention are in domain
                          │    events: the loop and NatsHints for pages that listen
-                         │    trajectories, tokens, rollouts, training, annotation: from the stores
+                         │    trajectories, tokens, statistics, rollouts, training, annotation: from the stores
                          └─ pass_through: coordinator, deployer and gateway, with the caller's own key
 """
 
@@ -44,6 +44,7 @@ from ratchet.core.service.keys import known_keys
 from ratchet.core.service.runtime import App
 from ratchet.core.service.same_site import Sites
 from ratchet.core.stores.objects import Objects
+from ratchet.core.stores.statistics import statistics
 from ratchet.core.stores.trajectory_list import TrajectoryList
 from ratchet.core.stores.warehouse import Warehouse
 
@@ -138,6 +139,8 @@ def subjects_of(
         trajectories=Trajectories(warehouse, listing),
         calls=calls,
         tokens=Tokens(calls, objects),
+        statistics=partial(statistics, warehouse),
+        now=now,
         rollouts=Rollouts(warehouse, listing),
         training=Training(warehouse, objects, Bucket(bus, JOBS, Job).get),
         annotation=Annotation(warehouse, listing, bus, now),

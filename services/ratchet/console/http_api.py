@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from ratchet.console import trajectories_api
+from ratchet.console import statistics_api, trajectories_api
 from ratchet.console.annotation import Annotation
 from ratchet.console.calls import Calls
 from ratchet.console.events import Events
@@ -49,6 +50,8 @@ class Subjects:
     trajectories: Trajectories
     calls: Calls
     tokens: Tokens
+    statistics: statistics_api.Statistics
+    now: Callable[[], datetime]
     rollouts: Rollouts
     training: Training
     annotation: Annotation
@@ -59,6 +62,7 @@ def console_api(subjects: Subjects) -> ControlApi:
     api = ControlApi("Ratchet console", "What the console's pages show. Every error is an ErrorOut.", ERRORS)
     _add_live(api, subjects)
     trajectories_api.add_routes(api, subjects.trajectories, subjects.calls, subjects.tokens)
+    statistics_api.add_routes(api, subjects.statistics, subjects.now)
     _add_rollouts(api, subjects.rollouts)
     _add_training(api, subjects.training)
     _add_annotation(api, subjects.annotation)

@@ -40,8 +40,8 @@ TrajectoryId = Annotated[str, Field(max_length=400)]
 TurnId = Annotated[str, Field(max_length=200)]
 
 
-class ListQuery(BaseModel):
-    """Which trajectories. A misspelt name is refused: it would show too many."""
+class FilterQuery(BaseModel):
+    """Of which trajectories. A misspelt name is refused: it would show too many."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -51,18 +51,26 @@ class ListQuery(BaseModel):
     outcome: Literal["success", "partial", "failure", "none"] | None = None
     source: Name | None = Field(None, description="client, assembled or import:<format>.")
     agent: Name | None = None
+    domain: Name | None = None
+    model: Name | None = Field(None, description="As the servers that answered name it; without calls, as reported.")
+    profile: Name | None = Field(None, description="Of a subordinate agent.")
+    since: AwareDatetime | None = Field(None, description="Of the end; of an open one, of its last call.")
+    until: AwareDatetime | None = None
+    evaluation: bool = Field(
+        False, description="Also runs whose calls asked for a version by name; `arm=pinned` lists them alone."
+    )
+
+
+class ListQuery(FilterQuery):
+    """Which trajectories."""
+
     reward_min: Reward = None
     reward_max: Reward = None
     reason: Name | None = Field(None, description="Keeps at least one of its calls from policy gradients.")
     text: str | None = Field(
         None, max_length=1000, description="Words, each of which stands in the conversation; 16 of them count."
     )
-    since: AwareDatetime | None = Field(None, description="Of the end; of an open one, of its last call.")
-    until: AwareDatetime | None = None
     state: Literal["open", "ended", "all"] = "all"
-    evaluation: bool = Field(
-        False, description="Also runs whose calls asked for a version by name; `arm=pinned` lists them alone."
-    )
     limit: int = Field(50, ge=1, le=PAGE)
     after: str | None = Field(None, max_length=2000, description="`next` of the page before.")
 

@@ -166,9 +166,9 @@ def turn_columns(m: Turn) -> Row:
 
 def call_of(turn: Row) -> Row:
     """The row of `calls` that belongs to a row of `turns`."""
-    kept = ("event_id", "role", "at", "policy_version", "arm", "api", "key_id", "cost_usd", "latency_ms")
+    kept = ("event_id", "trajectory_id", "role", "at", "policy_version", "arm", "api", "key_id", "cost_usd")
     return {
-        **{name: turn[name] for name in (*kept, "first_token_ms", "ingested_at")},
+        **{name: turn[name] for name in (*kept, "latency_ms", "first_token_ms", "ingested_at")},
         "model": turn["provider_model"],
         "failed": turn["error"] is not None,
         "cancelled": turn["finish_reason"] == CANCELLED,

@@ -53,6 +53,11 @@ class TrajectoryFilter:
     """`none`: without one."""
     source: str | None = None
     agent: str | None = None
+    domain: str | None = None
+    model: str | None = None
+    """One that answered a call of it; without calls, the one that its agent reported."""
+    profile: str | None = None
+    """Of a subordinate agent."""
     reward_min: float | None = None
     reward_max: float | None = None
     reason: str | None = None
@@ -79,8 +84,8 @@ class TrajectoryFilter:
     @property
     def has_open(self) -> bool:
         """Whether an open trajectory can pass."""
-        of_ended = (self.source, self.reward_min, self.reward_max)
-        return self.state != "ended" and self.outcome in (None, NO_OUTCOME) and of_ended == (None, None, None)
+        of_ended = (self.source, self.domain, self.profile, self.reward_min, self.reward_max)
+        return self.state != "ended" and self.outcome in (None, NO_OUTCOME) and all(given is None for given in of_ended)
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True, order=True):
@@ -157,8 +162,8 @@ WHERE ended_at >= {instant("low")} AND ended_at < {instant("high")}
 """  # noqa: S608 - as above
 ENDED = f"""
 SELECT * FROM (
-    SELECT role, trajectory_id, recorded_as, agent_id, task_id, source, model, turn_count, policy_version, arm, outcome,
-        started_at, ended_at, toUnixTimestamp64Milli(ended_at) AS place
+    SELECT role, trajectory_id, recorded_as, agent_id, task_id, source, domain, model, subordinate_profile, turn_count,
+        policy_version, arm, outcome, started_at, ended_at, toUnixTimestamp64Milli(ended_at) AS place
     FROM trajectories WHERE {OF_KEYS} ORDER BY ingested_at DESC LIMIT 1 BY role, trajectory_id
 ) WHERE true
 """  # noqa: S608 - as above
@@ -286,6 +291,7 @@ class OpenSearch:
         for name, value, condition in (
             ("version", asked.version, "countIf(policy_version = {version:UInt32}) > 0"),
             ("arm", asked.arm, "countIf(arm = {arm:String}) > 0"),
+            ("model", asked.model, "countIf(provider_model = {model:String}) > 0"),
             (
                 "reason",
                 asked.reason,
@@ -346,6 +352,8 @@ def _of_columns(asked: TrajectoryFilter) -> tuple[list[str], dict[str, Any]]:
         "outcome": (asked.outcome, f"coalesce(outcome, '{NO_OUTCOME}') = {{outcome:String}}"),
         "source": (asked.source, "source = {source:String}"),
         "agent": (asked.agent, "agent_id = {agent:String}"),
+        "domain": (asked.domain, "domain = {domain:String}"),
+        "profile": (asked.profile, "subordinate_profile = {profile:String}"),
     }
     given = {name: (value, condition) for name, (value, condition) in columns.items() if value is not None}
     parameters = {**{name: value for name, (value, _) in given.items()}, **asked.words}
@@ -368,6 +376,14 @@ def _of_other_tables(asked: TrajectoryFilter) -> tuple[list[str], dict[str, Any]
             f" WHERE ingested_at >= {instant('stored_since')}{of_role} AND {' AND '.join(bounds)})"
         )
         parameters |= {"reward_min": asked.reward_min, "reward_max": asked.reward_max}
+    if asked.model is not None:
+        within = f"toStartOfHour(at) >= {instant('called_since')}{of_role}"
+        called = f"SELECT role, trajectory_id FROM calls WHERE {within}"  # noqa: S608 - our own names
+        conditions.append(
+            f"((role, recorded_as) IN ({called} AND model = {{model:String}})"
+            f" OR (model = {{model:String}} AND (role, recorded_as) NOT IN ({called} AND model != '')))"
+        )
+        parameters["model"] = asked.model
     if asked.reason is not None:
         barred = "arm = 'mixed'" if asked.reason == "mixed" else "reason = {reason:String}"
         conditions.append(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from ratchet.core.rules.intervals import paired_difference, wilson
+from ratchet.core.rules.intervals import mean_interval, paired_difference, wilson
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,19 @@ from ratchet.core.rules.intervals import paired_difference, wilson
 )
 def test_the_interval_of_a_proportion(successes: int, trials: int, low: float, high: float) -> None:
     assert wilson(successes, trials) == pytest.approx((low, high), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("variance", "count", "half"),
+    [(1.0, 2, 8.985), (1.0, 10, 0.7154), (1.0, 31, 0.3668), (4.0, 1000, 0.1241), (0.0, 5, 0.0)],
+)
+def test_the_interval_of_a_mean(variance: float, count: int, half: float) -> None:
+    """Of Student's table; beyond it by the first term of its expansion."""
+    assert mean_interval(0.5, variance, count) == pytest.approx((0.5 - half, 0.5 + half), abs=1e-3)
+
+
+def test_a_mean_of_fewer_than_two_has_no_interval() -> None:
+    assert mean_interval(0.5, 0.0, 1) is None
 
 
 @pytest.mark.parametrize(

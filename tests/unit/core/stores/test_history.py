@@ -6,7 +6,6 @@ import pytest
 
 from ratchet.core.stores.history import REWARD_COLUMNS, latest_rewards
 from ratchet.core.stores.schema import schema_statements
-from ratchet.core.stores.usage import hourly
 
 
 def test_the_view_of_latest_rewards_is_what_services_join() -> None:
@@ -23,10 +22,6 @@ def test_a_condition_is_one_on_the_columns_of_rewards() -> None:
 def test_a_column_that_no_reward_has_is_refused() -> None:
     with pytest.raises(KeyError):
         latest_rewards("worth")
-
-
-def test_the_view_of_usage_is_what_the_command_asks() -> None:
-    assert view("hourly_usage") == squeezed(hourly())
 
 
 def view(name: str) -> str:

@@ -1,8 +1,7 @@
-"""What the history says of capture and usage, on the real ClickHouse: replays and duplicates count nothing twice."""
+"""What the history says of capture, on the real ClickHouse: replays and duplicates count nothing twice."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,10 +9,9 @@ from typing import Any
 import pytest
 
 from ratchet.core.contract import PolicyClaim, Turn, encode, named_id
-from ratchet.core.contract.turn import Provider, Trainable, Usage
+from ratchet.core.contract.turn import Trainable
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.capture import of_trajectory, report
-from ratchet.core.stores.usage import GROUPS, SINCE as SINCE_OF_ROLE, hourly, usage
 from ratchet.core.stores.warehouse import Row, Warehouse
 from ratchet.trajectory_collector.clickhouse_facts import Facts
 from ratchet.trajectory_collector.rows import TABLES, row_of
@@ -109,71 +107,5 @@ async def test_a_trajectory_has_its_own_certificate(warehouse: Warehouse) -> Non
     assert await of_trajectory(warehouse, "support", named_id("trajectory", "none")) is None
 
 
-USED = (
-    call("u1", "u", key_id="k1", cost_usd=0.5, latency_ms=100.0, first_token_ms=10.0,
-         usage=Usage(prompt=100, completion=20, cached=40, reasoning=5), provider=Provider(model="m")),
-    call("u2", "u", key_id="k1", cost_usd=0.25, latency_ms=300.0, usage=Usage(prompt=50, completion=10)),
-    call("u3", "u", key_id="k2", policy=claim(2, "canary"), error="late", response=None, latency_ms=9000.0, usage=None),
-    call("u4", "u", key_id="k2", policy=claim(2, "canary"), finish_reason="cancelled", latency_ms=8000.0, usage=None,
-         timestamp=AT + timedelta(hours=1)),
-)  # fmt: skip
-
-
-async def test_usage_is_summed_once_by_version_key_api_and_hour(warehouse: Warehouse) -> None:
-    await store(warehouse, *USED)
-    await store(warehouse, *USED[::-1])
-    first, second = await usage(warehouse, "version", "support", SINCE)
-
-    assert (first.group, first.calls, first.errors, first.cancelled) == ("support@1", 2, 0, 0)
-    assert (first.prompt_tokens, first.cached_tokens, first.completion_tokens, first.reasoning_tokens) == (
-        150,
-        40,
-        30,
-        5,
-    )
-    assert (first.cost_usd, first.unpriced) == (0.75, 0)
-    assert first.latency_ms is not None
-    assert first.latency_ms[0] <= first.latency_ms[1] <= first.latency_ms[2] <= 300
-    assert first.first_token_ms == (10, 10, 10)
-    # Neither an error nor a call that its agent gave up says how long an answer takes.
-    assert (second.group, second.calls, second.errors, second.cancelled) == ("support@2", 2, 1, 1)
-    assert (second.latency_ms, second.first_token_ms, second.unpriced) == (None, None, 2)
-    groups = {by: [(one.group, one.calls) for one in await usage(warehouse, by, None, SINCE)] for by in GROUPS}
-    assert groups["key"] == [("k1", 2), ("k2", 2)]
-    assert groups["hour"] == [("2026-11-20T10:00:00Z", 3), ("2026-11-20T11:00:00Z", 1)]
-    assert groups["api"] == [("", 4)]
-    assert groups["arm"] == [("stable", 2), ("canary", 2)]
-    assert groups["model"] == [("m", 1), ("", 3)]
-
-
-async def test_the_view_of_usage_gives_operators_the_same(warehouse: Warehouse) -> None:
-    await store(warehouse, *USED)
-    await store(warehouse, *USED)
-    rows = await warehouse.rows(
-        "SELECT policy_version, sum(calls) AS calls, sum(cost_usd) AS cost_usd,"
-        " quantilesTDigestMerge(0.5, 0.95, 0.99)(latency)[3] AS p99 FROM hourly_usage GROUP BY policy_version"
-        " ORDER BY policy_version"
-    )
-    assert [(row["policy_version"], row["calls"], row["cost_usd"]) for row in rows] == [(1, 2, 0.75), (2, 2, 0.0)]
-    assert rows[0]["p99"] == 300
-
-
-async def test_no_usage_is_no_group(warehouse: Warehouse) -> None:
-    assert await usage(warehouse, "key", None, SINCE) == []
+async def test_no_calls_are_no_certificate(warehouse: Warehouse) -> None:
     assert await report(warehouse, None, SINCE) == []
-
-
-async def test_usage_reads_only_the_hours_that_are_asked_for(warehouse: Warehouse) -> None:
-    """The primary key leaves out older granules, also where every role is asked for."""
-    await warehouse.command(
-        "INSERT INTO calls (event_id, role, at, ingested_at)"
-        " SELECT toString(number), 'support', toDateTime64('2026-11-20', 3, 'UTC') - number * 60, now64(3)"
-        " FROM numbers(100000)"
-    )
-    plan = await warehouse.rows(
-        f"EXPLAIN indexes = 1 {hourly(SINCE_OF_ROLE)}", {"role": "", "since": datetime(2026, 11, 19, tzinfo=UTC)}
-    )
-    text = "\n".join(str(next(iter(row.values()))) for row in plan)
-    granules = re.findall(r"Granules: (\d+)/(\d+)", text)
-    assert granules
-    assert int(granules[-1][0]) <= 2 < int(granules[-1][1])
