@@ -12,7 +12,9 @@ from typing import Any
 from ratchet.bus.testing import eventually
 from ratchet.core.contract import TrajectoryEnd, Turn
 from ratchet.core.rules.redaction import MAX_SECRETS
+from ratchet.dialects.telemetry.otlp import JSON
 from ratchet.gateway.recorder_pool import RecorderPool
+from ratchet.gateway.telemetry import LARGEST
 from tests.support.gateway_scene import Scene, ask, scene
 from tests.support.running import http_client
 from tests.support.servers import Broker
@@ -85,6 +87,27 @@ async def test_a_body_that_takes_long_to_search_holds_up_no_other_agent(nats: Br
         _, searched, following = await here.published(Turn, 3)
         assert searched.redactions["password"] == MAX_SECRETS
         assert following.trainable.ok
+
+
+async def test_telemetry_that_takes_long_to_read_costs_no_call(nats: Broker, tmp_path: Path) -> None:
+    largest = b"{}".ljust(LARGEST)
+    async with (
+        scene(nats, tmp_path, recorders=1, recording_bytes=20_000) as here,
+        http_client(base_url=here.url, headers={"content-type": JSON}) as http,
+    ):
+        assert (await http.post("/v1/traces", content=b"{}")).status_code == 200
+        pid = recorders(here).telemetry.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        sent = [asyncio.create_task(http.post("/v1/traces", content=largest)) for _ in range(2)]
+        done, waiting = await asyncio.wait(sent, return_when=asyncio.FIRST_COMPLETED)
+        (busy,) = (task.result() for task in done)
+        assert (busy.status_code, busy.headers["retry-after"]) == (503, "5")
+        await ask(here.client(), HI)
+        (turn,) = await here.published(Turn, 1)
+        assert turn.trainable.ok
+        os.kill(pid, signal.SIGCONT)
+        assert [(await task).status_code for task in waiting] == [200]
 
 
 async def test_beyond_the_budget_only_the_fact_of_a_call_is_recorded(nats: Broker, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from datetime import UTC, datetime
 from typing import cast
 
@@ -13,6 +14,11 @@ FIRST, LAST = datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
 """A time outside is no time of a run: it counts as unknown."""
 MILLISECONDS = 1e11
 """Numbers from here on count milliseconds since the epoch, smaller ones seconds."""
+MAX_ESCAPES = 100_000
+"""Most backslashes of a body in which halves of characters are looked for: a tenth of a second, while agents wait."""
+_HIGH, _LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_ESCAPES = re.compile(rb"%s%s|(?P<half>%s|%s)|\\." % (_HIGH, _LOW, _HIGH, _LOW), re.DOTALL)
+"""An escape in a JSON text: a pair of surrogates, half of one, any other."""
 
 
 def instant_of(value: object) -> datetime | None:
@@ -95,3 +101,11 @@ def parsed_json(value: object) -> object:
         return json.loads(value)
     except (ValueError, RecursionError):
         return value
+
+
+def with_whole_characters(text: bytes, most: int = MAX_ESCAPES) -> bytes:
+    """A JSON text with U+FFFD for each half of a surrogate pair: JSON can spell one, where a program cut a text in two,
+    and nothing else can hold it. As it is where it has more than `most` escapes to look through."""
+    if text.count(b"\\") > most:
+        return text
+    return _ESCAPES.sub(lambda escape: rb"\ufffd" if escape["half"] else escape[0], text)

@@ -19,6 +19,7 @@ from ratchet.core.errors import BadRequest
 from ratchet.core.rules import constraints
 from ratchet.core.rules.bundles import VARIABLES
 from ratchet.core.rules.constraints import MEMBERS, Irreproducible
+from ratchet.dialects.foreign_values import with_whole_characters
 
 T = TypeVar("T")
 
@@ -49,8 +50,6 @@ _INTEGER_MEMBERS = frozenset(
     }
 )
 """Members of all APIs whose number is an integer: YAML, Lua and others write `50.0`, which servers refuse."""
-MAX_ESCAPES = 100_000
-"""Most backslashes of a body in which halves of characters are looked for: a tenth of a second, while agents wait."""
 STEP_BYTES = 256 * 1024
 """A larger value is read in steps: of its members and items each by itself."""
 PLAIN_ITEMS = 10_000
@@ -128,9 +127,6 @@ _TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal"})
 """Types of content parts that hold only text."""
 _BESIDE_TEXT = ("audio", "images")
 """Members of an assistant's message that hold more than text."""
-_HIGH, _LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-_ESCAPES = re.compile(rb"%s%s|(?P<half>%s|%s)|\\." % (_HIGH, _LOW, _HIGH, _LOW), re.DOTALL)
-"""An escape in a JSON text: a pair of surrogates, half of one, any other."""
 _FIELDS = msgspec.json.Decoder(Fields)
 _VALUE = msgspec.json.Decoder()
 _RAWS = msgspec.json.Decoder(list[msgspec.Raw])
@@ -249,9 +245,7 @@ def _split(body: bytes) -> Fields:
         except msgspec.ValidationError:
             raise
         except msgspec.DecodeError:
-            if body.count(b"\\") > MAX_ESCAPES:
-                raise
-            return _FIELDS.decode(_ESCAPES.sub(lambda escape: rb"\ufffd" if escape["half"] else escape[0], body))
+            return _FIELDS.decode(with_whole_characters(body))
     except msgspec.ValidationError as error:
         raise BadRequest("the body must be a JSON object", code="invalid_json") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

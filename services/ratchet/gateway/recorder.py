@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
 
 import msgspec
 import structlog
@@ -38,6 +37,8 @@ Account = Callable[[str, int, float], None]
 """A key's id, tokens, and US dollars."""
 JOB_BYTES = 4096
 """Cost of a job beside its bodies."""
+SPANS_BYTES = 32 * 1024 * 1024
+"""Most bytes of telemetry that wait to be read: about ten seconds of work, for which exporters wait at most."""
 
 
 class StreamMemory:
@@ -94,10 +95,9 @@ class Recorder:
         self.order = TurnOrder()
         """Which records wait for those of other processes."""
         self._in_recording: dict[tuple[str, str], _InRecording] = {}
-        self._requests = count()
-        """Numbers of requests of OTLP, which any recorder may read."""
         self._held = 0
-        """Bytes of all jobs and ends that wait for their record."""
+        """Bytes of all calls, feedback and ends that wait for their record."""
+        self._spans_held = 0
 
     def publish_start(self, start: Start) -> None:
         """Announce an arm, before the gateway asks any engine."""
@@ -130,9 +130,20 @@ class Recorder:
         self._submit(feedback.trajectory_id, job, self._publish_event)
 
     def record_spans(self, job: SpansJob, finish: Finish) -> None:
-        """Have a request of OTLP read; who asks publishes its records. Raises `Unavailable` when there is no room."""
-        self._require_room(job.size)
-        self._submit(str(next(self._requests)), job, finish)
+        """Have a request of OTLP read; who asks publishes its records. Raises `Unavailable` when there is no room.
+
+        It takes none of the room of calls, whose turns would lack their content.
+        """
+        size = job.size + JOB_BYTES
+        if self._spans_held and self._spans_held + size > SPANS_BYTES:
+            raise Unavailable(f"earlier requests, of {self._spans_held} bytes, are still being read", code="busy")
+        self._spans_held += size
+
+        def finish_job(recorded: Recorded | None) -> None:
+            self._spans_held -= size
+            finish(recorded)
+
+        self._jobs.submit(job.signal, job, finish_job)
 
     def record_end(self, ended: TrajectoryEnd, arm: Arm | None, *, counted: bool = True) -> None:
         """Publish an end after all turns before it; `arm`: the trajectory in its role, if the gateway remembers it.

@@ -19,6 +19,7 @@ from ratchet.bus.tasks import end
 from ratchet.core.service.runtime import Component
 from ratchet.gateway import metrics
 from ratchet.gateway.recorder_process import LENGTH, Job, Recorded
+from ratchet.gateway.span_records import SpansJob
 
 log = structlog.get_logger()
 
@@ -59,7 +60,8 @@ class _Held:
 class RecorderProcess:
     """One process at a time, and the jobs that it has not answered, oldest first."""
 
-    def __init__(self, conversation_bytes: int) -> None:
+    def __init__(self, conversation_bytes: int, *, at_once: bool = True) -> None:
+        """`at_once`: it starts before there is a job."""
         self._command = (sys.executable, "-m", "ratchet.gateway.recorder_process", str(conversation_bytes))
         self._held: deque[_Held] = deque()
         self._process: asyncio.subprocess.Process | None = None
@@ -69,6 +71,9 @@ class RecorderProcess:
         self._stopping = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._needed = asyncio.Event()
+        if at_once:
+            self._needed.set()
 
     @property
     def pid(self) -> int | None:
@@ -83,10 +88,12 @@ class RecorderProcess:
             self._progress_at = time.monotonic()
         self._held.append(held)
         self._idle.clear()
+        self._needed.set()
         self._write(held)
 
     async def run(self) -> None:
         """Keep a process at work until stopped."""
+        await self._needed.wait()
         while not self._stopping.is_set():
             await self._run_once()
             if self._held and not self._stopping.is_set():
@@ -104,6 +111,7 @@ class RecorderProcess:
             async with asyncio.timeout(FINISH_S):
                 await self._idle.wait()
         self._stopping.set()
+        self._needed.set()
 
     async def _run_once(self) -> None:
         """Feed one process until it ends or hangs, or until a stop."""
@@ -166,19 +174,27 @@ class RecorderProcess:
 
 
 class RecorderPool:
-    """Several recorder processes as one component; all jobs of one key go through the same one, in order."""
+    """Several recorder processes as one component; all jobs of one key go through the same one, in order.
+
+    Telemetry has a process of its own, which starts with its first request: a request takes seconds, and no call's turn
+    waits for it.
+    """
 
     def __init__(self, number: int, conversation_bytes: int) -> None:
         self.processes = [RecorderProcess(conversation_bytes // number) for _ in range(number)]
+        self.telemetry = RecorderProcess(0, at_once=False)
 
     def submit(self, key: str, job: Job, finish: Finish) -> None:
         """Have a job recorded, after all earlier ones of the same key."""
-        self.processes[zlib.crc32(key.encode()) % len(self.processes)].submit(job, finish)
+        if isinstance(job, SpansJob):
+            self.telemetry.submit(job, finish)
+        else:
+            self.processes[zlib.crc32(key.encode()) % len(self.processes)].submit(job, finish)
 
     async def run(self) -> None:
         """Keep all processes at work until stopped."""
-        await asyncio.gather(*(process.run() for process in self.processes))
+        await asyncio.gather(*(process.run() for process in (*self.processes, self.telemetry)))
 
     async def stop(self) -> None:
         """Finish the jobs at hand."""
-        await asyncio.gather(*(process.stop() for process in self.processes))
+        await asyncio.gather(*(process.stop() for process in (*self.processes, self.telemetry)))

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
+from itertools import chain
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
 from ratchet.bus.envelope import HEADER_ROOM, Record, Sealer
-from ratchet.core.contract import named_id
+from ratchet.core.contract import JsonObject, encode, named_id
 from ratchet.core.contract.spans import Span, Spans
 from ratchet.core.errors import BadRequest, InvalidMessage, Rejected
-from ratchet.core.rules.redaction import redact
+from ratchet.core.rules.redaction import Redacted, redact
 from ratchet.core.rules.texts import user_ref
 from ratchet.dialects.telemetry.names import SWITCH
 from ratchet.dialects.telemetry.otlp import LOGS, RawSpan, read_request
@@ -28,6 +31,7 @@ from ratchet.gateway.domain.prices import Price
 MESSAGE_BYTES = 512 * 1024
 """Of spans that travel together: a batch of the publisher's takes several. A larger span travels alone."""
 _IDS = ("span_id", "parent_span_id")
+_CHATS = ("prompt", "answers")
 _UNREADABLE = (ValueError, TypeError, RecursionError, Rejected, OverflowError, msgspec.MsgspecError)
 
 
@@ -80,37 +84,107 @@ def take_spans(job: SpansJob, sealer: Sealer) -> TakenSpans:
         raws = read_request(job.signal, job.content_type, job.body)
     except BadRequest as error:
         return TakenSpans(unreadable=str(error))
-    refused: Counter[str] = Counter()
-    groups: defaultdict[tuple[str, str, str], list[Span]] = defaultdict(list)
-    silent = 0
+    taking = _Taking(job, sealer)
+    groups: defaultdict[_Origin, list[_Packed]] = defaultdict(list)
     for raw in raws:
-        role = job.roles.get(raw.service, job.other_role)
-        if reason := _refusal(job, raw, role):
-            refused[reason] += 1
-        elif is_kept(raw):
-            try:
-                span = _readable(job, raw, role)
-            except _UNREADABLE as error:
-                refused[f"cannot be read or redacted ({type(error).__name__})"] += 1
-                continue
-            groups[role, raw.trace_id, raw.service].append(span)
-    records: list[Record] = []
-    taken = 0
-    for (role, trace_id, service), spans in groups.items():
-        batches = [_batch_of(role, trace_id, service, job.key_id, part) for part in _in_messages(spans)]
+        origin = _Origin(job.roles.get(raw.service, job.other_role), raw.trace_id, raw.service)
+        packed = taking.packed(raw, origin.role)
+        if packed is not None:
+            groups[origin].append(packed)
+    silent, taken = 0, list[tuple[Record, int]]()
+    for origin, spans in groups.items():
+        parts = list(_in_messages(spans))
+        batches = [_batch_of(origin, job.key_id, part) for part in parts]
         silent += calls_of(tree_of(batches), frozenset()).silent
-        for batch in batches:
-            try:
-                record = sealer.seal(batch)
-            except InvalidMessage as error:
-                refused[f"breaks the contract at {error.path}"] += len(batch.spans)
-                continue
-            if 0 < job.largest < record.size + HEADER_ROOM:
-                refused[f"is larger than the broker takes ({job.largest} bytes)"] += len(batch.spans)
-            else:
-                records.append(record)
-                taken += len(batch.spans)
-    return TakenSpans(records, dict(refused), silent, taken)
+        taken += chain.from_iterable(map(partial(taking.sealed, origin), parts, batches))
+    records = [record for record, _ in taken]
+    return TakenSpans(records, dict(taking.refused), silent, sum(number for _, number in taken))
+
+
+class _Origin(NamedTuple):
+    """Whose spans travel together."""
+
+    role: str
+    trace_id: str
+    service: str
+
+
+class _Packed(NamedTuple):
+    """A span, redacted, and its JSON."""
+
+    span: Span
+    json: bytes
+
+
+@dataclass
+class _Taking:
+    """What becomes of the spans of one request."""
+
+    job: SpansJob
+    sealer: Sealer
+    refused: Counter[str] = field(default_factory=Counter[str])
+    """By the reason."""
+    redacted: dict[bytes, Redacted] = field(default_factory=dict[bytes, Redacted])
+    """By its JSON, each message of a chat: every call of an agent repeats those before it."""
+
+    def packed(self, raw: RawSpan, role: str) -> _Packed | None:
+        """The span as it travels; None for one that is refused, or no part of a run."""
+        if reason := _refusal(self.job, raw, role):
+            self.refused[reason] += 1
+            return None
+        if not is_kept(raw):
+            return None
+        try:
+            return self._redacted(_priced(self.job, raw, role))
+        except _UNREADABLE as error:
+            self.refused[f"cannot be read or redacted ({type(error).__name__})"] += 1
+            return None
+
+    def _redacted(self, span: Span) -> _Packed:
+        """Raises one of `_UNREADABLE`."""
+        whole = msgspec.to_builtins(span)
+        try:
+            plain = encode(span)
+        except UnicodeEncodeError:  # half of a surrogate pair, from a text that spells JSON
+            whole = _with_whole_characters(whole)
+            span = msgspec.convert(whole, Span)
+            plain = encode(span)
+        ids = {name: whole.pop(name) for name in _IDS if name in whole}  # sixteen digits may look like a card
+        chats = {name: [*map(self._message, whole.pop(name))] for name in _CHATS if name in whole}
+        rest = redact(whole)
+        counts = Counter(rest.counts)
+        for message in chain.from_iterable(chats.values()):
+            if message.counts:
+                counts.update(message.counts)
+        if not counts:
+            return _Packed(span, plain)
+        texts = {name: [message.value for message in chat] for name, chat in chats.items()}
+        safe = msgspec.convert({**rest.value, **texts, **ids, "redactions": dict(counts)}, Span)
+        return _Packed(safe, encode(safe))
+
+    def _message(self, message: JsonObject) -> Redacted:
+        key = msgspec.json.encode(message)
+        known = self.redacted.get(key)
+        if known is None:
+            known = self.redacted[key] = redact(message)
+        return known
+
+    def sealed(self, origin: _Origin, part: Sequence[_Packed], batch: Spans) -> Iterator[tuple[Record, int]]:
+        """The records of a message, each with its number of spans; of one that the contract refuses those of its
+        halves, so that a span which breaks it costs no other."""
+        try:
+            record = self.sealer.seal(batch)
+        except InvalidMessage as error:
+            if len(part) == 1:
+                self.refused[f"breaks the contract: {error}"] += 1
+                return
+            for half in (part[: len(part) // 2], part[len(part) // 2 :]):
+                yield from self.sealed(origin, half, _batch_of(origin, self.job.key_id, half))
+            return
+        if 0 < self.job.largest < record.size + HEADER_ROOM:
+            self.refused[f"is larger than the broker takes ({self.job.largest} bytes)"] += len(part)
+        else:
+            yield record, len(part)
 
 
 def _refusal(job: SpansJob, raw: RawSpan, role: str) -> str | None:
@@ -122,45 +196,51 @@ def _refusal(job: SpansJob, raw: RawSpan, role: str) -> str | None:
     return None
 
 
-def _readable(job: SpansJob, raw: RawSpan, role: str) -> Span:
-    """The span, redacted, with its cost. Raises one of `_UNREADABLE`."""
+def _priced(job: SpansJob, raw: RawSpan, role: str) -> Span:
+    """What a span says, with its cost. Raises one of `_UNREADABLE`."""
     span = read_span(raw, job.received_at, job.host, partial(user_ref, job.user_key))
     if span.evaluations and role not in job.rated:
         span = msgspec.structs.replace(span, evaluations=None)
     price = job.prices.get(span.provider.model or "") if span.provider else None
-    if price is not None and span.usage is not None:
-        span = msgspec.structs.replace(span, cost_usd=price.cost_of(span.usage))
-    whole = msgspec.to_builtins(span)
-    ids = {name: whole.pop(name) for name in _IDS if name in whole}  # sixteen digits may look like a card
-    redacted = redact(whole)
-    if not redacted.counts:
+    if price is None or span.usage is None:
         return span
-    return msgspec.convert({**redacted.value, **ids, "redactions": redacted.counts}, Span)
+    return msgspec.structs.replace(span, cost_usd=price.cost_of(span.usage))
 
 
-def _batch_of(role: str, trace_id: str, service: str, key_id: str | None, spans: list[Span]) -> Spans:
+def _with_whole_characters(value: Any) -> Any:
+    """`Any`: JSON."""
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    if isinstance(value, list):
+        return [_with_whole_characters(item) for item in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        members = cast("dict[str, Any]", value)
+        return {_with_whole_characters(name): _with_whole_characters(inner) for name, inner in members.items()}
+    return value
+
+
+def _batch_of(origin: _Origin, key_id: str | None, part: Sequence[_Packed]) -> Spans:
     """The message of some spans of one trace."""
-    content = msgspec.json.encode(spans).decode()
+    content = b",".join(packed.json for packed in part).decode()
     return Spans(
-        batch_id=named_id("spans", role, trace_id, service, key_id or "", content),
-        trace_id=trace_id,
-        spans=spans,
-        role=role,
-        service=service,
+        batch_id=named_id("spans", *origin, key_id or "", f"[{content}]"),
+        trace_id=origin.trace_id,
+        spans=[packed.span for packed in part],
+        role=origin.role,
+        service=origin.service,
         key_id=key_id,
     )
 
 
-def _in_messages(spans: Sequence[Span]) -> Iterator[list[Span]]:
+def _in_messages(spans: Sequence[_Packed]) -> Iterator[list[_Packed]]:
     """Spans in the parts that travel together."""
-    part, size = list[Span](), 0
-    for span in spans:
-        length = len(msgspec.json.encode(span))
-        if part and size + length > MESSAGE_BYTES:
+    part, size = list[_Packed](), 0
+    for packed in spans:
+        if part and size + len(packed.json) > MESSAGE_BYTES:
             yield part
             part, size = [], 0
-        part.append(span)
-        size += length
+        part.append(packed)
+        size += len(packed.json)
     if part:
         yield part
 

@@ -95,14 +95,17 @@ class Telemetry:
         )
 
     async def _recorded(self, job: SpansJob) -> Recorded | None:
-        """What a recorder makes of it; None when it gave up. Raises `Unavailable` when there is no room for it."""
+        """What a recorder makes of it; None when it gave up. Raises `HttpError` (503) when there is no room for it."""
         done: asyncio.Future[Recorded | None] = asyncio.get_running_loop().create_future()
 
         def finish(recorded: Recorded | None) -> None:
             if not done.done():  # the sender went away
                 done.set_result(recorded)
 
-        self.recorder.record_spans(job, finish)
+        try:
+            self.recorder.record_spans(job, finish)
+        except Unavailable as error:
+            raise _try_again(str(error)) from error
         return await done
 
     async def _store(self, bus: Bus, taken: TakenSpans) -> None:

@@ -9,7 +9,17 @@ import pytest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
 from ratchet.core.errors import BadRequest
-from ratchet.dialects.telemetry.otlp import DEEPEST, JSON, LOGS, MOST, PROTOBUF, TRACES, RawSpan, read_request
+from ratchet.dialects.telemetry.otlp import (
+    DEEPEST,
+    JSON,
+    LOGS,
+    MOST,
+    MOST_EVENTS,
+    PROTOBUF,
+    TRACES,
+    RawSpan,
+    read_request,
+)
 from tests.support.telemetry import spelled, traced
 
 
@@ -149,5 +159,24 @@ def test_request_of_too_many_spans_is_refused_in_words() -> None:
     request = traced("a").request
     span = request.resource_spans[0].scope_spans[0].spans[-1]
     request.resource_spans[0].scope_spans[0].spans.extend([span] * MOST)
-    with pytest.raises(BadRequest, match="more than 20000 spans"):
+    with pytest.raises(BadRequest, match="more than 10000 spans"):
         read_request(TRACES, PROTOBUF, request.SerializeToString())
+
+
+def test_request_of_too_many_events_is_refused_in_words() -> None:
+    request = traced("a").request
+    span = request.resource_spans[0].scope_spans[0].spans[0]
+    span.events.extend([type(span).Event(name="gen_ai.choice")] * (MOST_EVENTS + 1))
+    with pytest.raises(BadRequest, match="100000 events of spans: send smaller batches"):
+        read_request(TRACES, PROTOBUF, request.SerializeToString())
+
+
+def test_half_of_a_character_in_json_becomes_a_mark() -> None:
+    body = spelled(traced("a", **{"gen_ai.agent.name": "half"})).replace(b'"half"', rb'"cut \ud83d"')
+    (span, _) = read_request(TRACES, JSON, body)
+    assert span.attributes["gen_ai.agent.name"] == "cut \ufffd"
+
+
+def test_refusal_of_json_names_what_was_expected_and_where() -> None:
+    with pytest.raises(BadRequest, match=r"Expected `array`, got `null` \$\.resourceSpans"):
+        read_request(TRACES, JSON, b'{"resourceSpans": null}')

@@ -9,7 +9,7 @@ from typing import Any
 from ratchet.core.contract import Spans, named_id
 from ratchet.core.contract.spans import AGENT, INFERENCE, OTHER, Span, SpanMessage
 from ratchet.core.contract.turn import Provider, Usage
-from ratchet.dialects.telemetry.span_tree import calls_of, exchange_of, tree_of
+from ratchet.dialects.telemetry.span_tree import MOST_EVENTS, calls_of, exchange_of, tree_of
 from tests.support.telemetry import RECEIVED
 
 TRACE = "1" * 32
@@ -46,6 +46,12 @@ def test_event_that_comes_twice_counts_once() -> None:
     event = Span(span_id="a" * 16, messages=[SpanMessage(at=RECEIVED, message={"role": "user", "content": "hi"})])
     (made,) = tree_of([batch(event), batch(event)]).spans.values()
     assert exchange_of(made).prompt == [{"role": "user", "content": "hi"}]
+
+
+def test_parts_of_a_span_with_many_events_are_joined_in_linear_time() -> None:
+    events = [SpanMessage(at=RECEIVED, message={"role": "user", "content": str(n)}) for n in range(50_000)]
+    (made,) = tree_of([batch(Span(span_id="a" * 16, messages=part)) for part in (events, events[::-1])]).spans.values()
+    assert made.messages == events[:MOST_EVENTS]
 
 
 def test_messages_stand_in_the_order_of_their_times() -> None:

@@ -143,6 +143,27 @@ def test_content_that_is_none_costs_no_other_span(messages: str) -> None:
     assert made.taken >= 1
 
 
+def test_span_that_breaks_the_contract_costs_no_other() -> None:
+    request = json.loads(spelled(traced("a", calls=4)))
+    spans = request["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    spans[2]["attributes"].append({"key": "gen_ai.server.time_to_first_token", "value": {"doubleValue": 1e308}})
+    made = taken(json.dumps(request).encode(), content_type=JSON)
+    assert (made.taken, sum(made.refused.values())) == (4, 1)
+    assert "breaks the contract: /spans/0/first_token_ms" in next(iter(made.refused))
+
+
+def test_half_of_a_character_within_a_text_costs_no_span() -> None:
+    cut = json.dumps([{"role": "user", "parts": [{"type": "text", "content": "cut \ud83d pwd=hunter2"}]}])
+    (call, _) = spans_of(traced("a", content=False, **{"gen_ai.input.messages": cut}).protobuf)
+    assert call.prompt == [{"role": "user", "content": "cut ? pwd=[REDACTED:password]"}]
+
+
+def test_secret_counts_in_each_call_that_repeats_it() -> None:
+    chat = json.dumps([{"role": "user", "parts": [{"type": "text", "content": "mail mia@example.com"}]}])
+    spans = spans_of(traced("a", calls=3, content=False, **{"gen_ai.input.messages": chat}).protobuf)
+    assert [span.redactions for span in spans] == [*[{"email": 1}] * 3, None]
+
+
 def test_answer_is_in_the_requests_form() -> None:
     made = TakenSpans(refused={"too old": 2}, silent=1)
     in_json = json.loads(answer("traces", JSON, made).body)["partialSuccess"]

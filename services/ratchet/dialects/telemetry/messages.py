@@ -17,6 +17,8 @@ from ratchet.dialects.foreign_values import list_of, object_of, objects_of, pars
 _TEXTS = frozenset({"text", "output_text", "input_text"})
 _CALLS = frozenset({"tool_call", "tool-call", "tool_use"})
 _RESULTS = frozenset({"tool_call_response", "tool-result", "tool_result"})
+_KINDS = _TEXTS | _CALLS | _RESULTS | {"reasoning", "blob", "uri", "file"}
+_SILENT = _CALLS | {"reasoning"}
 
 
 def chat_of(value: object) -> list[JsonObject]:
@@ -101,7 +103,7 @@ def _tool(tool: JsonObject) -> JsonObject:
 def _is_known(part: JsonObject) -> bool:
     """Whether a part is one of these conventions; those of OpenAI's and Anthropic's APIs stay as they are."""
     kind = part.get("type")
-    return kind in _CALLS | _RESULTS | {"reasoning", "blob", "uri", "file"} or "content" in part or kind in _TEXTS
+    return kind in _KINDS or "content" in part
 
 
 def _result(part: JsonObject) -> JsonObject:
@@ -118,7 +120,7 @@ def _result(part: JsonObject) -> JsonObject:
 
 def _content(parts: Iterable[JsonObject]) -> str | list[JsonObject]:
     """A text where all parts are texts; else parts in OpenAI's form."""
-    spoken = [part for part in parts if part.get("type") not in _CALLS | {"reasoning"}]
+    spoken = [part for part in parts if part.get("type") not in _SILENT]
     media = [made for part in spoken if (made := _medium(part)) is not None]
     if not media:
         return _joined(spoken)

@@ -34,8 +34,7 @@ KINDS: Mapping[str, Mapping[str, str]] = {
 }
 """By attribute and value, what a span is about; the first attribute whose value is known decides."""
 
-_ASSOCIATED, _METADATA = "traceloop.association.properties.", "metadata:"
-"""`metadata:` names a member of the JSON object that OpenInference's `metadata` is."""
+_ASSOCIATED = "traceloop.association.properties."
 TEXTS: Mapping[str, tuple[str, ...]] = {
     "model": (
         "gen_ai.response.model",
@@ -53,7 +52,6 @@ TEXTS: Mapping[str, tuple[str, ...]] = {
         "agent_name",
         "ai.telemetry.functionId",
         f"{_ASSOCIATED}lc_agent_name",
-        f"{_METADATA}lc_agent_name",
     ),
     "session": (
         "gen_ai.conversation.id",
@@ -63,8 +61,6 @@ TEXTS: Mapping[str, tuple[str, ...]] = {
         f"{_ASSOCIATED}thread_id",
         "ai.telemetry.metadata.sessionId",
         "thread.id",
-        f"{_METADATA}session_id",
-        f"{_METADATA}thread_id",
     ),
     "user": (
         "user.id",
@@ -78,6 +74,8 @@ TEXTS: Mapping[str, tuple[str, ...]] = {
     "finish_reason": ("ai.response.finishReason", "llm.finish_reason", "gen_ai.response.finish_reason"),
     "error": ("error.type",),
 }
+IN_METADATA = {"agent": ("lc_agent_name",), "session": ("session_id", "thread_id")}
+"""Members of the JSON object that OpenInference's `metadata` is; they count where no attribute of `TEXTS` does."""
 NUMBERS: Mapping[str, tuple[str, ...]] = {
     "prompt": (
         "gen_ai.usage.input_tokens",
@@ -141,11 +139,10 @@ def kind_of(attributes: Attributes) -> str | None:
 def text_of(attributes: Attributes, what: str) -> str | None:
     """A text of the table, if the attributes have it."""
     for name in TEXTS[what]:
-        place, inner = name.partition(_METADATA)[::2]
-        held = object_of(attributes.get("metadata")).get(inner) if inner and not place else attributes.get(name)
-        if text := text_or_none(held):
+        if text := text_or_none(attributes.get(name)):
             return text
-    return None
+    metadata = object_of(attributes["metadata"]) if "metadata" in attributes else {}
+    return next((text for name in IN_METADATA.get(what, ()) if (text := text_or_none(metadata.get(name)))), None)
 
 
 def number_in(attributes: Attributes, what: str) -> float | None:

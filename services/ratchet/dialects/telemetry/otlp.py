@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 import msgspec
@@ -20,15 +19,20 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from ratchet.bus.json_values import count_values
-from ratchet.bus.message import decode
+from ratchet.bus.message import decode, mismatch
 from ratchet.core.errors import BadRequest
+from ratchet.dialects.foreign_values import with_whole_characters
 
 Attributes = Mapping[str, Any]
 """Attributes by name. `Any`: senders write what they like."""
 TRACES, LOGS = "traces", "logs"
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
-MOST = 20_000
+MOST = 10_000
 """Spans, or log records, of one request: a recorder reads them within seconds. SDKs send 512, collectors 8,192."""
+MOST_EVENTS = 100_000
+"""Events of the spans of one request: those of 500 chats of 200 messages."""
+MOST_ESCAPES = 1_000_000
+"""Backslashes of a body in JSON that are looked through for halves of characters: a second of a recorder."""
 DEEPEST = 32
 """Levels of an attribute's value; what lies deeper is left out."""
 _READ = (
@@ -92,10 +96,15 @@ def read_request(signal: str, content_type: str, body: bytes) -> list[RawSpan]:
 
 
 def _bounded(spans: Iterator[RawSpan]) -> list[RawSpan]:
-    """The spans. Raises `BadRequest` for too many."""
-    read = list(islice(spans, MOST + 1))
-    if len(read) > MOST:
-        raise BadRequest(f"the request holds more than {MOST} spans or log records: send smaller batches")
+    """The spans. Raises `BadRequest` for too many of them, or of their events."""
+    read, events = list[RawSpan](), 0
+    for span in spans:
+        read.append(span)
+        events += len(span.events)
+        if len(read) > MOST:
+            raise BadRequest(f"the request holds more than {MOST} spans or log records: send smaller batches")
+        if events > MOST_EVENTS:
+            raise BadRequest(f"the request holds more than {MOST_EVENTS} events of spans: send smaller batches")
     return read
 
 
@@ -243,15 +252,27 @@ class _Request(msgspec.Struct, rename="camel"):
 def _of_json(signal: str, body: bytes) -> Iterator[RawSpan]:
     count_values(body)
     try:
-        request = decode(body, _Request)
+        request = _decoded(body)
         for part in request.resource_spans if signal == TRACES else request.resource_logs:
             service = _service(_json_attributes(part.resource.attributes, all_of_them=True) if part.resource else {})
             for scope in part.scope_spans:
                 yield from (_json_span(span, service) for span in scope.spans)
             for scope in part.scope_logs:
                 yield from (_json_record(record, service) for record in scope.log_records)
-    except (msgspec.DecodeError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise BadRequest("the body is no request of OTLP in JSON") from error
+    except msgspec.DecodeError as error:
+        reason, place = mismatch(error)
+        raise BadRequest(f"the body is no request of OTLP in JSON: {reason} {place}".rstrip()) from error
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise BadRequest("the body is no request of OTLP in JSON: a value is none of OTLP's") from error
+
+
+def _decoded(body: bytes) -> _Request:
+    try:
+        return decode(body, _Request)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        return decode(with_whole_characters(body, MOST_ESCAPES), _Request)
 
 
 def _json_span(span: _JsonSpan, service: str) -> RawSpan:

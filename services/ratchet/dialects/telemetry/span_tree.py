@@ -90,7 +90,8 @@ def merged(first: Span, second: Span) -> Span:
     for name in ("messages", "evaluations"):
         mine, other = getattr(first, name) or [], getattr(second, name) or []
         if mine and other:
-            missing[name] = [*mine, *(event for event in other if event not in mine)][:MOST_EVENTS]
+            each = {msgspec.json.encode(event): event for event in (*mine, *other)}
+            missing[name] = [*each.values()][:MOST_EVENTS]
     return msgspec.structs.replace(first, **missing)
 
 
