@@ -44,7 +44,7 @@ SITE := -W --keep-going -n -c tools/site -d .cache/doctrees .
 TWO := MAKEFLAGS= $(MAKE) --no-print-directory -j2 --output-sync=target
 
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel vllm test-vllm mlflow $(TRACKERS) test-trackers ray test-ray tasks test-tasks bench-learning walk-guides simulate bench-train bench-gateway bench-plane prometheus console chromium test-browser console-pictures check lint type imports generated pages site-links format test test-all test-slow nightly test-unit test-contract \
+.PHONY: help setup wheel vllm test-vllm mlflow $(TRACKERS) test-trackers ray test-ray tasks test-tasks bench-learning walk-guides simulate bench-train bench-gateway bench-plane chaos prometheus console chromium test-browser console-pictures check lint type imports generated pages site-links format test test-all test-slow nightly test-unit test-contract \
 	test-integration $(FAST) test-clients demo demo-base learning up down env constraints docs shape
 
 help: ## this list
@@ -212,6 +212,9 @@ bench-gateway: $(STAMP) $(GATEWAYS)/.ratchet-ready ## what the gateway adds to a
 
 bench-plane: $(STAMP) ## what the event plane takes from publish to stored reward, beside an older commit: minutes (ARGS=--help)
 	@$(BIN)/python -m tests.bench.bench_plane $(ARGS)
+
+chaos: $(STAMP) ## the stack under random faults by a seed: nothing lost or doubled, canaries judged rightly; an hour (ARGS="--faults 24 --seed 2")
+	@$(BIN)/python -m tests.chaos $(ARGS)
 
 $(GATEWAYS)/.ratchet-ready: tests/bench/gateways.txt | $(STAMP)
 	@echo "bench-gateway: making $(GATEWAYS), about 700 MB"

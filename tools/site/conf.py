@@ -60,6 +60,7 @@ PARTS = {
         "docs/learning",
         "docs/training-speed",
         "docs/canary-simulation",
+        "docs/chaos",
         "docs/reward-drift",
         "docs/statistics",
     ),
