@@ -3,7 +3,8 @@
 Run: `make bench-gateway ARGS="..."`, or `python -m tests.bench.bench_gateway --help`; about four minutes. Every way
 has processes of its own and all run at the same time; they are measured in turn, in several rounds, so that the rest of
 the machine's load meets all of them alike. Read the ratios first: client, upstream and gateway share this machine's
-cores. Ratchet records every call on a real broker; the others record nothing.
+cores. Ratchet records every call on a real broker; the others record nothing. The last lines have what a call costs
+as a multiple of the floor: an empty proxy on the same server and client.
 
     p50, p99      milliseconds that one caller waits more than at the mock itself, until the end of the answer
     calls/s       with many callers at once
@@ -30,7 +31,7 @@ import uvloop
 from ratchet.bus.testing import eventually
 from ratchet.gateway.engines.http_connection import ExchangeFailed
 from ratchet.gateway.engines.http_pool import HttpPool
-from tests.bench.gateways import LITELLM, MOCK, OTHERS, RATCHET, TENSORZERO, Way, all_ways
+from tests.bench.gateways import BESIDE, FLOOR, LITELLM, MOCK, OTHERS, RATCHET, TENSORZERO, Way, all_ways
 from tests.bench.upstream import TOKEN
 
 CALLS = 4
@@ -206,6 +207,7 @@ async def compare(options: argparse.Namespace) -> None:
             await pace(upstream, 0)
         _note("")
         print_table(results, [way.name for way in ways], options.callers)
+        print_floor(results, [way.name for way in ways if way.name in (RATCHET, BESIDE)])
         for (name, reason), count in FAILED.most_common(10):
             _print(f"{name}: {count} calls failed: {reason}")
 
@@ -222,6 +224,20 @@ def print_table(results: Results, names: list[str], callers: int) -> None:
             token = f"{figures[5]:9.2f}" if case.stream else f"{'':9}"
             _print(
                 f"{case!s:<16}{name:<15}{cells[0]}{cells[1]:>15}{cells[2]:>20}{cells[3]:>15}{figures[4]:8.2f}{token}"
+            )
+
+
+def print_floor(results: Results, names: list[str]) -> None:
+    """One line for each case and gateway of ours: processor time a call, and as a multiple of the empty proxy's."""
+    for case in CASES:
+        floor = statistics.median(results[case, FLOOR].worker_ms)
+        for name in names:
+            measured = results[case, name]
+            worker, everything = statistics.median(measured.worker_ms), statistics.median(measured.all_ms)
+            recorder = everything - worker
+            _print(
+                f"{case!s:<16}{name:<15}empty proxy {floor:.2f} ms; worker {worker:.2f}, {worker / floor:.1f} times;"
+                f" recorder {recorder:.2f}, {recorder / floor:.1f} times"
             )
 
 

@@ -27,7 +27,8 @@ ROLE = "helpdesk"
 POLICY = ServedPolicy(version=1, name="helpdesk@1-11111111", digest="1" * 64)
 OTHERS = Path(".cache/gateways/bin")
 """Where `make bench-gateway` puts LiteLLM and TensorZero."""
-MOCK, RATCHET, BESIDE, LITELLM, TENSORZERO = "mock", "ratchet", "ratchet beside", "litellm", "tensorzero"
+MOCK, FLOOR, RATCHET, BESIDE = "mock", "empty proxy", "ratchet", "ratchet beside"
+LITELLM, TENSORZERO = "litellm", "tensorzero"
 
 _LITELLM = """\
 model_list:
@@ -103,7 +104,7 @@ async def all_ways(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         upstream = stack.enter_context(mock_upstream(folder))
         mock = f"{upstream.url}/v1"
-        ways = [Way(MOCK, mock, POLICY.name, upstream.pid)]
+        ways = [Way(MOCK, mock, POLICY.name, upstream.pid), stack.enter_context(_empty_proxy(mock, folder))]
         env = {"RATCHET_ENGINE_URL": upstream.url}
         if as_sent:
             served = {"name": "mock", "base_url": mock, "models": {ROLE: POLICY.name}}
@@ -128,6 +129,16 @@ def mock_upstream(folder: Path) -> Iterator[RunningServer]:
     command = (sys.executable, "-m", "tests.bench.upstream", str(port))
     with running(Program("upstream", command, f"{url}/ready", url, port), folder) as server:
         yield server
+
+
+@contextmanager
+def _empty_proxy(mock: str, folder: Path) -> Iterator[Way]:
+    """The gateway's own server and client, with nothing in between."""
+    (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    command = (sys.executable, "-m", "tests.bench.empty_proxy", str(port), mock)
+    with running(Program("empty proxy", command, f"{url}/ready", url, port), folder) as server:
+        yield Way(FLOOR, f"{url}/v1", POLICY.name, server.pid)
 
 
 @asynccontextmanager
