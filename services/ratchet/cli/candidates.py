@@ -63,7 +63,8 @@ def _standing_at_gates(rollout: RolloutOut) -> str:
         return f"its gates wait: {rollout.fault}"
     if rollout.state == AWAITING_APPROVAL:
         return f"a person decides, by `ratchet rollout approve {rollout.role}`: {rollout.reason}"
-    return f"its gates run, after {', '.join(gate.gate for gate in rollout.gates) or 'none'}"
+    over = ", ".join(gate.gate for gate in rollout.gates)
+    return f"its gates run; over: {over}" if over else "its gates run"
 
 
 def read_candidate(endpoints: Endpoints, policy: PolicyVersion) -> Candidate:

@@ -300,7 +300,7 @@ async def test_a_wait_ends_with_the_verdict_of_the_gates(
         fake.rollouts, fake.verdict = [rollout_of(1, "running"), rollout_of(2, "gating"), rollout_of(2, state)], stage
         assert await typed(tmp_path, "create", "support", "--set", "seed=3", "--wait") == code
     output = capsys.readouterr()
-    assert "its gates run, after" in output.err
+    assert "its gates run; over: " in output.err
     assert f": {words}" in output.out
 
 
