@@ -20,7 +20,7 @@ class Process:
     def __init__(self, world: Processes, skew_s: float) -> None:
         self.arms = Arms(1_000_000)
         self.notes = PeerUpdates(1_000_000)
-        self.notes.listen(lambda: None, lambda: None)
+        self.notes.listen(lambda: None, lambda: None, lambda: None)
         now_s = lambda: world.now_s + skew_s  # noqa: E731 - its clock
         self.identity = Identity(1 << 30, world.new_id, now_s, updates=self.notes)
         memory = Memory(self.identity, self.arms, self.notes.calls, TurnOrder(), lambda _: None)

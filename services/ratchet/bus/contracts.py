@@ -29,6 +29,9 @@ from ratchet.core.errors import ConfigError, InvalidMessage, Rejected, UnknownSu
 
 V = TypeVar("V", bound=Value)
 
+SUBJECTS = 4096
+"""Subjects whose topic is remembered: those of most topics are few."""
+
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
@@ -99,6 +102,8 @@ class Contracts:
             for topic in self.topics.values()
             for subject in topic.subjects
         ]
+        self._known: dict[str, Topic] = {}
+        """By subject, the first `SUBJECTS` that were asked for."""
         self._upgrades: Upgrades = upgrades or {}
         for older, upgrade in self._upgrades.items():
             if self._named(older).stream != self._named(upgrade.to).stream:
@@ -158,6 +163,14 @@ class Contracts:
 
     def topic_of(self, subject: str) -> Topic:
         """The topic published on `subject`. Raises `UnknownSubject`."""
+        topic = self._known.get(subject)
+        if topic is None:
+            topic = self._matching_topic(subject)
+            if len(self._known) < SUBJECTS:
+                self._known[subject] = topic
+        return topic
+
+    def _matching_topic(self, subject: str) -> Topic:
         if subject in self.topics and subject in self.topics[subject].subjects:
             return self.topics[subject]
         for pattern, topic in self._patterns:

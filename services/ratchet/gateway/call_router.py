@@ -97,7 +97,7 @@ class CallRouter:
         route, is_first = self._routes.get_route(arm.role) or Route(role=arm.role), arm.assignment is None
         by_upstream = self._upstream(arm.role, asked) if route.stable is None else None
         lapsed = self._routes.has_lapsed(arm.role) or self._is_blind()
-        metrics.LAPSED.labels(arm.role).set(lapsed)
+        metrics.series(metrics.LAPSED, arm.role).set(lapsed)
         assignment = assign(route, arm, lapsed=lapsed)
         if is_first:
             self._announce(start_of(route, arm, assignment, lapsed=lapsed, at=self._now(), subject_ref=subject_ref()))

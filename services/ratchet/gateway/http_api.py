@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import msgspec
@@ -191,6 +191,7 @@ def _response_route(handlers: Handlers, method: str, path: re.Match[str]) -> Rou
     return Route(KeyScope.INFER, partial(handler, path["id"]))
 
 
+@lru_cache(maxsize=64)
 def split_path(path: str) -> tuple[str | None, str]:
     """(trajectory or None, plain path): a base_url may carry the trajectory as `/t/<id>/v1`.
 

@@ -42,6 +42,8 @@ STREAM = "RL_GATEWAYS"
 ROUND_TRIP_S = 1.0
 """Longest wait of a call for what other gateways know of it, which takes about a millisecond; none waits once the
 broker has not answered for `CONFIRM_S`."""
+TOGETHER_S = 0.02
+"""So long the note of a record waits for others: of the next records, or of the agent's next answer."""
 UNCONFIRMED = 10_000
 """Messages of notes that are kept until the broker has answered after them: 12 MiB where each is of one answer."""
 CONFIRM_S = 3.0
@@ -169,17 +171,14 @@ class PeerSync:
             await end(self._travelling)
 
     async def stop(self) -> None:
-        """Return from `run`; no record waits for other processes any more."""
+        """Return from `run`; no record waits for other processes any more, and the notes of no record for another."""
+        self._updates.listen(self._send, self._soon, self._soon)
         self._memory.order.finish()
         self._working.stop()
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
-
-        def soon() -> None:
-            loop.call_soon(self._send)
-
-        self._updates.listen(self._send, soon)
+        self._updates.listen(self._send, self._soon, self._later)
         bus = await self._connect()
         self._listener = listener = Listener(bus.nc, GatewayNotes.TOPIC, self.take)
         await listener.open()
@@ -206,6 +205,12 @@ class PeerSync:
             gone_s = self._well_s - ALIVE_S
             self._alive_until_s = {process: at_s for process, at_s in self._alive_until_s.items() if at_s > gone_s}
             await asyncio.sleep(TICK_S)
+
+    def _soon(self) -> None:
+        asyncio.get_running_loop().call_soon(self._send)
+
+    def _later(self) -> None:
+        asyncio.get_running_loop().call_later(TOGETHER_S, self._send)
 
     def _send(self) -> None:
         notes = self._updates.take()

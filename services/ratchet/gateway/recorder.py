@@ -13,7 +13,6 @@ from functools import partial
 import msgspec
 import structlog
 
-from ratchet.bus.envelope import Record
 from ratchet.bus.outbox import Outbox
 from ratchet.core.contract import Feedback, Start, TrajectoryEnd, encode
 from ratchet.core.contract.gateway_notes import CallNote
@@ -98,11 +97,12 @@ class Recorder:
         self._held = 0
         """Bytes of all calls, feedback and ends that wait for their record."""
         self._spans_held = 0
+        metrics.PENDING.set_function(lambda: outbox.pending)
+        metrics.OVERFLOWED.set_function(lambda: outbox.stats.overflowed)
 
     def publish_start(self, start: Start) -> None:
         """Announce an arm, before the gateway asks any engine."""
         self._outbox.put(start)
-        self._count_queue()
 
     def record_call(self, arm: Arm, job: CallJob) -> None:
         """Publish a call that is over as a turn: bare where its agent gave it up before any answer came.
@@ -197,7 +197,7 @@ class Recorder:
             if recorded.problem is not None:
                 metrics.INCOMPLETE.labels(recorded.problem).inc()
                 log.warning("turn not whole", turn=job.header.turn_id, reason=recorded.problem, detail=recorded.detail)
-            arm.own_turns -= not self._put_record(recorded.record)
+            arm.own_turns -= not self._outbox.put_sealed(recorded.record)
             self._note_record(arm, recorded.call or _place_of(job.header))
         key = (arm.trajectory_id, arm.role)
         in_recording = self._in_recording[key]
@@ -213,7 +213,6 @@ class Recorder:
         turn = short_turn(job, reason)
         count_turn(job.header, counted_of(turn))
         arm.own_turns -= not self._outbox.put(turn)
-        self._count_queue()
         self._note_record(arm, _place_of(job.header))
 
     def _note_record(self, arm: Arm, call: CallNote) -> None:
@@ -222,20 +221,11 @@ class Recorder:
 
     def _publish_event(self, recorded: Recorded | None) -> None:
         if recorded is not None and recorded.record is not None:
-            self._put_record(recorded.record)
+            self._outbox.put_sealed(recorded.record)
             return
         reason = (recorded.problem if recorded else None) or LOST
         metrics.UNPUBLISHED.labels(reason).inc()
         log.error("event not published", reason=reason, detail=recorded.detail if recorded else None)
-
-    def _put_record(self, record: Record) -> bool:
-        accepted = self._outbox.put_sealed(record)
-        self._count_queue()
-        return accepted
-
-    def _count_queue(self) -> None:
-        metrics.PENDING.set(self._outbox.pending)
-        metrics.OVERFLOWED.set(self._outbox.stats.overflowed)
 
     def _has_room(self, size: int) -> bool:
         return self._held + size + JOB_BYTES <= self._budget

@@ -261,9 +261,9 @@ class RecordMaker:
             "applied": msgspec.to_builtins(turn.applied),
         }
         texts = redact(apart | {name: getattr(turn, name) for name in _TEXTS})
-        counts = Counter(texts.counts) + Counter(tools.counts)
-        if not counts:
+        if not texts.counts and not tools.counts:
             return turn
+        counts = Counter(texts.counts) + Counter(tools.counts)
         baggage = texts.value.pop("baggage")
         trace = turn.trace and msgspec.structs.replace(turn.trace, baggage=baggage)
         kinds = {"constraint": Constraint | None, "applied": Applied | None}
@@ -392,27 +392,29 @@ def _answer_of(job: CallJob, request: CallRequest, *, moved: bool) -> Answer:
     dialect = APIS[job.answer_dialect or job.dialect]
     whole, unreadable = _whole_of(dialect, job)
     try:
-        answer = replace(dialect.answer(whole, job.choice), provider=provider_of(whole, job.request_id))
+        answer = dialect.answer(whole, job.choice)
+        provider = provider_of(whole, job.request_id)
         miscounted = is_miscounted(whole, request.choices)
     except UNREADABLE:
         answer, unreadable, miscounted = Answer(message=None), True, False
-    answer = replace(
-        answer,
-        logprob_mode=answer.logprob_mode or job.logprob_mode,
-        finish_reason=finish or answer.finish_reason,
-        error=job.error,
-    )
-    if not job.kept:
-        return replace(without_ids(answer, job.barred or TOO_LARGE), message=None)
-    if not request.searchable:
-        return without_ids(answer, UNSEARCHABLE)
+        provider = None
     reasons = {
         CONSTRAINED: moved,
         MULTIMODAL: is_multimodal([*request.messages, answer.message or {}]),
         Reason.UNREADABLE: unreadable,
         Reason.COUNT_MISMATCH: miscounted and answer.output_ids is not None,
     }
-    return replace(answer, barred=job.barred or next((reason for reason, holds in reasons.items() if holds), None))
+    answer = replace(
+        answer,
+        provider=provider,
+        logprob_mode=answer.logprob_mode or job.logprob_mode,
+        finish_reason=finish or answer.finish_reason,
+        error=job.error,
+        barred=job.barred or next((reason for reason, holds in reasons.items() if holds), None),
+    )
+    if not job.kept:
+        return replace(without_ids(answer, job.barred or TOO_LARGE), message=None)
+    return answer if request.searchable else without_ids(answer, UNSEARCHABLE)
 
 
 def _whole_of(dialect: ApiDialect, job: CallJob) -> tuple[Body, bool]:

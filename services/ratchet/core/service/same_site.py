@@ -11,6 +11,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from ratchet.core.service.asgi import AsgiApp, Receive, Scope, Send, send_problem
@@ -106,6 +107,7 @@ def _name(host: str) -> str:
     return host.rpartition(":")[0] if ":" in host else host
 
 
+@lru_cache(maxsize=256)
 def _cannot_be_a_site(name: str) -> bool:
     """An address, or a name without a dot, such as `localhost` and services' names: no attacker can register those."""
     if "." not in name and ":" not in name:

@@ -31,6 +31,9 @@ class PeerUpdates:
         self.send: Callable[[], None] = lambda: None
         """Sends what is collected, before it returns: for what must be known before an agent's next call."""
         self._soon: Callable[[], None] | None = None
+        self._later: Callable[[], None] | None = None
+        self._asked: Callable[[], None] | None = None
+        """What was asked to send what is collected."""
         self._answers: list[AnswerNote] = []
         self._failures: list[FailureNote] = []
         self._repetitions: list[RepetitionNote] = []
@@ -38,11 +41,11 @@ class PeerUpdates:
         self._arms: dict[tuple[str, str], Arm] = {}
         self._calls: list[CallNote] = []
         self._uses: list[UseNote] = []
-        self._has_any = False
 
-    def listen(self, send: Callable[[], None], soon: Callable[[], None]) -> None:
-        """From now on have notes sent: `send` does it at once, `soon` after what is being done now."""
-        self.send, self._soon = send, soon
+    def listen(self, send: Callable[[], None], soon: Callable[[], None], later: Callable[[], None]) -> None:
+        """From now on have notes sent: `send` does it at once, `soon` after what is being done now, and `later` with
+        what comes within a moment."""
+        self.send, self._soon, self._later = send, soon, later
 
     def answered(self, trajectory_id: str, turn_id: str, marks: Sequence[str]) -> None:
         """A later call of the trajectory is recognised by these marks."""
@@ -71,8 +74,8 @@ class PeerUpdates:
             self._arms[arm.trajectory_id, arm.role] = arm
 
     def recorded(self, call: CallNote) -> None:
-        """A call is recorded."""
-        if self._accepts():
+        """A call is recorded. No call waits for that, only records do: notes of several go out together."""
+        if self._accepts(self._later):
             self._calls.append(call)
 
     def used(self, key_id: str, *, tokens: int = 0, requests: int = 0) -> None:
@@ -82,7 +85,7 @@ class PeerUpdates:
 
     def take(self) -> GatewayNotes | None:
         """What is to be sent; None when there is nothing."""
-        if not self._has_any:
+        if self._asked is None:
             return None
         notes = GatewayNotes(
             process=self.process,
@@ -96,17 +99,19 @@ class PeerUpdates:
         )
         self._answers, self._failures, self._repetitions, self._ends = [], [], [], []
         self._arms, self._calls, self._uses = {}, [], []
-        self._has_any = False
+        self._asked = None
         return notes
 
     def heartbeat(self) -> GatewayNotes:
         """Says only that this process is alive."""
         return GatewayNotes(process=self.process)
 
-    def _accepts(self) -> bool:
-        if self._soon is None:
+    def _accepts(self, when: Callable[[], None] | None = None) -> bool:
+        """`when`: it goes out then, or with what goes out before; by default soon."""
+        when = when or self._soon
+        if when is None:
             return False
-        if not self._has_any:
-            self._has_any = True
-            self._soon()
+        if self._asked is not when and self._asked is not self._soon:
+            self._asked = when
+            when()
         return True

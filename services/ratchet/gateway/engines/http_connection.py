@@ -140,6 +140,19 @@ class HttpReply:
             await self.aclose()
             raise BadAnswer(str(error)) from error
 
+    def arrived(self, limit: int) -> bytes | None:
+        """The whole body where it is here already, as it came; None while more is awaited, and where it is packed.
+
+        Raises `BadAnswer` for more than `limit` bytes.
+        """
+        if not self._answer.complete or self._unpacker is not None:
+            return None
+        body = b"".join(self._answer.pieces)
+        self._answer.pieces.clear()
+        if len(body) > limit:
+            raise BadAnswer(f"an answer of more than {limit} bytes")
+        return body
+
     async def read(self, limit: int, idle_s: float) -> bytes:
         """The whole body, unpacked. Raises as `chunks` does, and `BadAnswer` for more than `limit` bytes."""
         pieces, size = list[bytes](), 0

@@ -101,11 +101,13 @@ class HttpTransport:
         await self._pool.close()
 
     async def _whole(self, answer: HttpReply) -> Reply:
-        try:
-            async with asyncio.timeout(self._address.answer_s):
-                raw = await answer.read(LARGEST_ANSWER, self._address.answer_s)
-        except TimeoutError as error:
-            raise TooSlow("body", self._address.answer_s) from error
+        raw = answer.arrived(LARGEST_ANSWER)
+        if raw is None:
+            try:
+                async with asyncio.timeout(self._address.answer_s):
+                    raw = await answer.read(LARGEST_ANSWER, self._address.answer_s)
+            except TimeoutError as error:
+                raise TooSlow("body", self._address.answer_s) from error
         headers = answer.raw_headers
         if answer.status >= 400 or b'"error"' in raw:
             raw, headers = self._keys.masked(raw), self._keys.masked_headers(headers)
