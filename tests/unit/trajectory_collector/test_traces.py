@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
+from nats.aio.client import Client as Nats
 
-from ratchet.core.contract import Spans, named_id
+from ratchet.bus.connection import Bus
+from ratchet.bus.envelope import Record
+from ratchet.bus.received import Causing
+from ratchet.core.contract import Message, Spans, Trajectory, named_id
 from ratchet.core.contract.spans import AGENT, INFERENCE, TOOL, Evaluation, Span, run_id
 from ratchet.core.contract.turn import Provider, Usage
+from ratchet.core.errors import BusUnavailable
+from ratchet.core.service.contracts import load_contracts
 from ratchet.dialects.telemetry.span_tree import tree_of
+from ratchet.trajectory_collector.clickhouse_facts import Facts
 from ratchet.trajectory_collector.domain import Inference
+from ratchet.trajectory_collector.nats_streams import Streams
+from ratchet.trajectory_collector.traces.assembler import TraceAssembler
+from ratchet.trajectory_collector.traces.clickhouse_spans import Parts, Place, StoredSpans, TraceKey
 from ratchet.trajectory_collector.traces.closing import ENTRY, IDLE, LONGEST, ROOT, Heard, Life
 from ratchet.trajectory_collector.traces.folding import turn_id
 from ratchet.trajectory_collector.traces.judgements import judged
@@ -176,3 +188,76 @@ def test_evaluations_are_about_the_call_that_they_name_or_lie_at() -> None:
         ("comment", "It is short.", aside.trajectory_id),
     ]
     assert list(judged("default", TRACE, tree_of([*parts, *parts]), made)) == feedback
+
+
+KEY: TraceKey = ("default", TRACE)
+
+
+class Publishing(Bus):
+    """A bus that stores messages by their ids, and dies after some."""
+
+    def __init__(self, stored: dict[str, Record], most: int) -> None:
+        super().__init__(Nats(), name="test", contracts=load_contracts(), replicas=1)
+        self._stored, self._most = stored, most
+
+    async def publish_all(self, messages: Collection[Message], *, cause: Causing | None = None) -> None:
+        for message in messages:
+            await self.publish_record(self.seal(message, cause))
+
+    async def publish_record(self, record: Record) -> None:
+        if self._most == 0:
+            raise BusUnavailable("killed")
+        self._most -= 1
+        self._stored[record.headers["Nats-Msg-Id"]] = record
+
+
+class OneTrace(StoredSpans):
+    """The spans of one trace; what was published of it is stored at once."""
+
+    def __init__(self, spans: Spans, stored: Mapping[str, Record]) -> None:
+        self._spans, self._stored = spans, stored
+
+    async def heard(self, after: Place, until: datetime) -> list[tuple[Place, TraceKey, Heard]]:
+        place = Place(RECEIVED, "a")
+        return [(place, KEY, heard(0, has_root=True))] if after < place else []
+
+    async def parts(self, trace: TraceKey, until: datetime) -> Parts:
+        return Parts([self._spans], 0)
+
+    async def recorded(self, trace_id: str, since: datetime, until: datetime) -> tuple[frozenset[str], frozenset[str]]:
+        return frozenset(), frozenset()
+
+    async def published(self, traces: Collection[TraceKey]) -> Mapping[TraceKey, datetime]:
+        own = f"{run_id(TRACE)}".encode()
+        rows = (record for record in self._stored.values() if record.headers["ce-type"] == Trajectory.TOPIC)
+        return {KEY: at(5)} if any(b'"trajectory_id":"' + own in record.body for record in rows) else {}
+
+
+class Settled(Streams):
+    """A broker whose messages are all settled."""
+
+    def __init__(self) -> None:
+        pass
+
+    async def settled_until(self, stream: str, consumer: str) -> datetime:
+        return at(5)
+
+
+async def test_collector_that_dies_between_any_two_messages_publishes_all() -> None:
+    aside = span(5, 9, prompt=[{"role": "user", "content": "Aside?"}], answers=[ANSWERED])
+    verdict = Evaluation(at=RECEIVED, name="relevance", label="pass")
+    spans = batch(FIRST, SECOND, aside, msgspec.structs.replace(ROOT_SPAN, evaluations=[verdict]))
+
+    async def tick(stored: dict[str, Record], most: int = -1) -> dict[str, Record]:
+        bus = Publishing(stored, most)
+        parts = OneTrace(spans, stored)
+        await TraceAssembler(bus, Facts.__new__(Facts), parts, Settled(), "c", Inference(), timedelta(days=1)).tick()
+        return stored
+
+    whole = await tick({})
+    assert len(whole) == 6  # three turns, two trajectories, a thumb
+    for most in range(len(whole)):
+        stored: dict[str, Record] = {}
+        with suppress(BusUnavailable):
+            await tick(stored, most)
+        assert (await tick(stored)).keys() == whole.keys()

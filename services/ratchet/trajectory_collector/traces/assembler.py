@@ -7,7 +7,7 @@ collectors may do this at once, and again after a crash: they publish the same m
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -155,8 +155,8 @@ class TraceAssembler:
         folded = await self._folded(key, tree, calls, is_revision=is_revision)
         report_gaps(folded.turns[0].trajectory_id, Run(folded.turns), folded.assembled)
         await self.bus.publish_all(folded.turns)
-        await self._publish_trajectories(folded.assembled.trajectories, due)
         await self.bus.publish_all(list(judged(*key, tree, folded)))
+        await self._publish_trajectories(folded.assembled.trajectories, due)
         metrics.TRACES.labels("revised" if is_revision else "assembled").inc()
 
     async def _judge(self, key: TraceKey, known: _Known) -> None:
@@ -186,9 +186,12 @@ class TraceAssembler:
                 earlier = run
         return await asyncio.to_thread(fold, *key, tree, calls, self.inference, earlier)
 
-    async def _publish_trajectories(self, trajectories: Iterable[Trajectory], due: datetime) -> None:
-        """Under an id of this version: the broker must not take a revision for a repetition."""
-        for trajectory in trajectories:
+    async def _publish_trajectories(self, trajectories: Sequence[Trajectory], due: datetime) -> None:
+        """Under an id of this version: the broker must not take a revision for a repetition.
+
+        The run's own comes last: that it is stored says, after a restart, that everything is published.
+        """
+        for trajectory in reversed(trajectories):
             version = named_id("telemetry", trajectory.event_id, due.isoformat())
             await self.bus.publish_record(self.bus.seal(trajectory).with_message_id(version))
 
