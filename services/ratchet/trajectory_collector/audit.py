@@ -131,6 +131,8 @@ class Auditor:
 
     async def _audit_older(self, account: Account, position: _Position, progress: Progress) -> None:
         """Audit an older window, and the windows after it for as long as they did not balance."""
+        if position.up_to < position.generation.first:  # nothing was settled: there are none to look for
+            return
         for _ in range(self.windows):
             window = position.older
             if window is None:
