@@ -14,7 +14,7 @@ from ratchet.core.errors import ConfigError, Rejected, WarehouseTooSlow, Warehou
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.schema import schema_digest
 from ratchet.core.stores.trajectory_search import WITHIN_TIME
-from ratchet.core.stores.warehouse import VALUE_CODES, Warehouse
+from ratchet.core.stores.warehouse import VALUE_CODES, Warehouse, one_of, texts
 from tests.support.running import prepared_warehouse
 
 
@@ -111,6 +111,17 @@ async def test_rows_of_all_sizes_are_written_whole(shared_settings: SharedSettin
         await warehouse.insert("texts", rows, token="all sizes")
         kept = await warehouse.rows("SELECT count() AS n, sum(length(body)) AS size FROM texts")
         assert (kept[0]["n"], kept[0]["size"]) == (len(sizes), sum(sizes))
+
+
+async def test_texts_of_any_kind_are_found_by_what_they_are(shared_settings: SharedSettings) -> None:
+    plain, quoted = ["a", "", "a,b", "[]", "ü🙂"], ["it's", '"a"', "\\n", "tab\t", "line\n", "\x00\x1f"]
+    names = plain + quoted
+    async with prepared_warehouse(shared_settings) as warehouse:
+        await warehouse.command("CREATE TABLE names (name String) ENGINE = MergeTree ORDER BY name")
+        await warehouse.insert("names", [{"name": name} for name in [*names, "other"]], token=None)
+        for asked in ([], *([name] for name in names), names):
+            rows = await warehouse.rows(f"SELECT name FROM names WHERE {one_of('name', 'n')}", {"n": texts(asked)})
+            assert sorted(row["name"] for row in rows) == sorted(asked)
 
 
 async def test_a_server_that_wrote_fewer_rows_than_it_was_sent_is_at_fault(shared_settings: SharedSettings) -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ratchet.bus.message import Message
 from ratchet.core.contract import Feedback, Reward, Trajectory, decode
 from ratchet.core.stores.history import History
-from ratchet.core.stores.warehouse import Row, Warehouse
+from ratchet.core.stores.warehouse import Row, Warehouse, one_of, texts
 
 M = TypeVar("M", bound=Message)
 
@@ -23,6 +23,10 @@ Event = tuple[str, str, str]
 """Role, trajectory id and event id: publishers that number their events give one id to many."""
 
 
+_OF_KEYS = f"{one_of('role', 'roles')} AND {one_of('trajectory_id', 'ids')}"
+"""Rows of some trajectories, by primary key: also of one under the role of another one."""
+
+
 class Facts:
     """Reads. A query sees everything that was stored before it began."""
 
@@ -32,12 +36,9 @@ class Facts:
     async def stored(self, table: str, events: Collection[Event]) -> set[Event]:
         """Which of these events are stored in `table`. What is read does not grow with the table."""
         rows = await self._warehouse.rows(
-            f"SELECT DISTINCT role, trajectory_id, event_id FROM {table}"  # noqa: S608 - our own table names
-            " WHERE (role, trajectory_id) IN {keys:Array(Tuple(String, String))} AND event_id IN {ids:Array(String)}",
-            {
-                "keys": sorted({(role, trajectory_id) for role, trajectory_id, _ in events}),
-                "ids": sorted({event_id for _, _, event_id in events}),
-            },
+            f"SELECT role, trajectory_id, event_id FROM {table} WHERE {_OF_KEYS} AND {one_of('event_id', 'events')}",  # noqa: S608 - our own table names
+            _keys((role, trajectory_id) for role, trajectory_id, _ in events)
+            | {"events": texts(event_id for _, _, event_id in events)},
         )
         return {(row["role"], row["trajectory_id"], row["event_id"]) for row in rows} & set(events)
 
@@ -52,9 +53,9 @@ class Facts:
     async def places(self, keys: Iterable[Key]) -> Mapping[Key, int]:
         """The sequences under which trajectories were first stored."""
         rows = await self._warehouse.rows(
-            "SELECT role, trajectory_id, min(sequence) AS sequence FROM trajectories"
-            " WHERE (role, trajectory_id) IN {keys:Array(Tuple(String, String))} GROUP BY role, trajectory_id",
-            {"keys": sorted(set(keys))},
+            f"SELECT role, trajectory_id, min(sequence) AS sequence FROM trajectories WHERE {_OF_KEYS}"  # noqa: S608 - our own condition
+            " GROUP BY role, trajectory_id",
+            _keys(keys),
         )
         return {(row["role"], row["trajectory_id"]): row["sequence"] for row in rows}
 
@@ -75,10 +76,15 @@ class Facts:
     async def _rows(self, table: str, keys: Iterable[Key]) -> Sequence[Row]:
         at = "at, " if table == "feedback" else ""
         return await self._warehouse.rows(
-            f"SELECT role, trajectory_id, {at}body FROM {table} FINAL WHERE (role, trajectory_id) IN"  # noqa: S608 - our own table names
-            " {keys:Array(Tuple(String, String))} ORDER BY ingested_at, sequence",
-            {"keys": sorted(set(keys))},
+            f"SELECT role, trajectory_id, {at}body FROM {table} FINAL WHERE {_OF_KEYS} ORDER BY ingested_at, sequence",  # noqa: S608 - our own table names
+            _keys(keys),
         )
+
+
+def _keys(keys: Iterable[Key]) -> dict[str, str]:
+    """The parameters of `_OF_KEYS`."""
+    known = set(keys)
+    return {"roles": texts(role for role, _ in known), "ids": texts(trajectory_id for _, trajectory_id in known)}
 
 
 def _by_trajectory(messages: Iterable[tuple[Row, M]]) -> Mapping[Key, Sequence[M]]:

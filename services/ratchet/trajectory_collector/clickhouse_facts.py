@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from ratchet.bus.received import Received
 from ratchet.core.contract import Trajectory, Turn, decode
-from ratchet.core.stores.warehouse import Warehouse
+from ratchet.core.stores.warehouse import Warehouse, one_of, texts
 from ratchet.trajectory_collector.domain import Report, Run, possible_children, report_of
 from ratchet.trajectory_collector.rows import TABLES, Event, Row, Table, call_of
 
@@ -305,8 +305,7 @@ def _event_of(table: Table, row: Row) -> Event:
 
 
 def _where(table: Table, batch: Sequence[Received[Any]]) -> tuple[str, Mapping[str, Any]]:
-    """The condition that a row may belong to the batch, by primary key first: keys and ids are those of any of it."""
-    keys = sorted({table.key_of(received.message) for received in batch})
-    kind = f"Tuple({', '.join(['String'] * len(table.key))})"
-    where = f"({', '.join(table.key)},) IN {{keys:Array({kind})}} AND event_id IN {{ids:Array(String)}}"
-    return where, {"keys": keys, "ids": sorted({received.event_id for received in batch})}
+    """The condition that a row may belong to the batch, by primary key first: each column is that of any of it."""
+    columns = (*table.key, "event_id")
+    where = " AND ".join(one_of(column, column) for column in columns)
+    return where, dict(zip(columns, map(texts, zip(*map(table.event_of, batch), strict=True)), strict=True))
