@@ -71,6 +71,24 @@ async def test_invalid_message_becomes_a_dead_letter_and_others_are_handled(
         assert set(handled) == {trajectory("before").trajectory_id, trajectory("after").trajectory_id}
 
 
+@pytest.mark.parametrize("readers", [1, 2])
+async def test_readers_of_a_stream_share_what_a_body_says(settings: SharedSettings, readers: int) -> None:
+    seen: list[Received[Trajectory]] = []
+
+    async def handle(received: Received[Trajectory]) -> Sequence[Message]:
+        seen.append(received)
+        return []
+
+    async with connected(settings) as bus:
+        consumers = [consuming(bus, {Trajectory: each(handle)}, f"worker-{n}") for n in range(readers)]
+        await bus.publish_all([trajectory("one"), trajectory("two")])
+        async with running(*consumers):
+            await eventually(lambda: _has(seen, 2 * readers))
+    assert {received.sequence for received in seen} == {1, 2}
+    assert len({id(received.message) for received in seen}) == 2
+    assert all(received.message.event_id == received.event_id for received in seen)
+
+
 async def test_a_batch_that_must_wait_is_one_line_in_the_log(settings: SharedSettings) -> None:
     fresh: list[int] = []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,12 +22,13 @@ from nats.js.api import ConsumerConfig, DiscardPolicy, KeyValueConfig, Retention
 from nats.protocol import command
 
 from ratchet.bus.clock import utc_now
-from ratchet.bus.contracts import Contracts
+from ratchet.bus.contracts import Contracts, Reading
 from ratchet.bus.envelope import HEADER_ROOM, Headers, Record, Sealer, event_id_of, unseal
 from ratchet.bus.message import Message, encode
 from ratchet.bus.publisher import Publisher, Sending
 from ratchet.bus.pull_consumer import PullConsumer, ask
 from ratchet.bus.received import Causing, Received
+from ratchet.bus.recent import Recent
 from ratchet.bus.registry import Stream
 from ratchet.bus.settings import BusSettings, without_user
 from ratchet.bus.tasks import end
@@ -49,6 +51,13 @@ UNSENT_BYTES = 1024 * 1024
 PING_S, UNANSWERED_PINGS = 5, 2
 """Seconds between pings; a connection on which so many in a row stay without an answer is made anew: the broker is
 frozen, or what it sends is not read any more."""
+
+
+READ_BYTES = 2 * 1024 * 1024
+"""Bytes of bodies whose messages are kept for other readers of their stream: about a batch."""
+
+_Delivered = tuple[str, bytes, str | None, frozenset[str]]
+"""All that the reading of a body depends on: subject, body, its encoding, and the topics that are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +160,10 @@ class Bus:
         self._upkeep = Upkeep(self)
         self.used: set[str] = set()
         """Streams, also those of buckets, that this program needs: `check` misses them."""
+        self._readers = Counter[str]()
+        """How many readers were opened, by stream."""
+        self._readings = Recent[_Delivered, Reading](READ_BYTES)
+        """Of streams with several readers."""
         self._held = frozenset[str]()
         """Those that the broker had when it was asked last."""
         self._asked_at = 0.0
@@ -322,7 +335,7 @@ class Bus:
         Raises `UnknownSubject` or `InvalidMessage`.
         """
         headers: Headers = dict(message.headers or {})
-        reading = self.contracts.read_as(message.subject, unseal(headers, message.data), topics)
+        reading = self._reading(message, headers, topics)
         event_id = event_id_of(headers, reading.message)
         meta = message.metadata
         received = Received(
@@ -340,6 +353,16 @@ class Bus:
         )
         return received, reading.unknown
 
+    def _reading(self, message: Msg, headers: Headers, topics: Collection[str]) -> Reading:
+        """What a body says: read once for all readers of the stream in this program, as long as they are close."""
+        key = message.subject, message.data, headers.get("content-encoding"), frozenset(topics)
+        reading = self._readings.get_value(key)
+        if reading is None:
+            reading = self.contracts.read_as(message.subject, unseal(headers, message.data), topics)
+            if self._readers[message.metadata.stream] > 1 and len(reading.body) <= READ_BYTES:
+                self._readings.put_value(key, reading, len(reading.body))
+        return reading
+
     def send_unconfirmed(self, message: Message) -> bool:
         """Send a message to everyone who listens now, before this returns; its stream stores it if it can.
 
@@ -351,6 +374,7 @@ class Bus:
     def pull(self, stream: str, config: ConsumerConfig, *, batch: int, linger_s: float) -> PullConsumer:
         """Deliveries of a consumer with this configuration, in batches."""
         self.used.add(stream)
+        self._readers[stream] += 1
         return PullConsumer(self.nc, stream, config, batch, linger_s)
 
     async def extent(self, stream: str) -> Extent:

@@ -62,6 +62,9 @@ REMEMBERED = 10_000
 MEASURE_S = 15.0
 """How often it is asked how long the oldest message has waited."""
 
+READING_S = 0.005
+"""For so long messages of a batch are read before others get their turn in the loop."""
+
 _TOKEN = re.compile(r"[a-z_]+")
 """A reason that a subject can hold."""
 FINAL = (ContractError, DigestMismatch, NotFound, Rejected)
@@ -247,13 +250,16 @@ class Consumer:
     async def _settle(self, batch: Sequence[Msg]) -> None:
         """Read, handle, publish, ack. What cannot be read comes last and at once: it holds up nothing that can."""
         started = time.perf_counter()
+        serve_at = started + READING_S
         self._at_hand = batch
         try:
             readable: list[Delivery] = []
             unreadable: list[tuple[Msg, Dead]] = []
             for message in batch:
+                if time.perf_counter() >= serve_at:  # others wait for the loop: readiness, too
+                    await asyncio.sleep(0)
+                    serve_at = time.perf_counter() + READING_S
                 received = self._read(message)
-                await asyncio.sleep(0)  # between two that take long to read, the loop serves others: readiness, too
                 if isinstance(received, Dead):
                     unreadable.append((message, received))
                 else:
@@ -300,7 +306,8 @@ class Consumer:
 
     async def _apply_all(self, deliveries: Sequence[Delivery], outcomes: Sequence[object]) -> None:
         """`outcomes`: what the handler gave, which may be anything."""
-        applying: list[Awaitable[None]] = []
+        acking: list[tuple[Msg, Received[Message], Done | Retry]] = []
+        applying: list[tuple[Msg, Received[Message], Done | Retry]] = []
         dead: list[tuple[Msg, Dead]] = []
         waiting: list[str] = []
         for (message, received), outcome in zip(deliveries, outcomes, strict=True):
@@ -314,7 +321,8 @@ class Consumer:
             if isinstance(decided, Retry):
                 waiting.append(decided.reason)
                 self._away = self._away or decided.away
-            applying.append(self._apply(message, received, decided))
+            only_ack = isinstance(decided, Done) and not decided.events
+            (acking if only_ack else applying).append((message, received, decided))
         if waiting:  # one line for a batch, with the first reason: hundreds may wait for the same
             log.info(
                 "will retry",
@@ -322,7 +330,9 @@ class Consumer:
                 messages=len(waiting),
                 reason=self._bus.contracts.mask(waiting[0]),
             )
-        await asyncio.gather(*applying)
+        for delivery in acking:  # a task for each would cost more than the ack
+            await self._apply(*delivery)
+        await asyncio.gather(*(self._apply(*delivery) for delivery in applying))
         await self._dead_letter(dead)
 
     def _after_failure(self, received: Received[Message], error: Exception) -> Retry | Dead:
@@ -357,7 +367,8 @@ class Consumer:
             if isinstance(outcome, Retry):
                 await message.nak(delay=outcome.delay_s)
             else:
-                await self._bus.publish_all(outcome.events, cause=received)
+                if outcome.events:
+                    await self._bus.publish_all(outcome.events, cause=received)
                 await message.ack()
                 self._failures.pop(received.sequence, None)
                 SEQUENCE.labels(self._spec.name).set(received.sequence)

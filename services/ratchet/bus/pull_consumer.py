@@ -109,7 +109,8 @@ class PullConsumer:
         self._batch = batch
         self._linger_s = linger_s
         self._name = config.durable_name or config.name or ""
-        self._buffer: deque[Msg] = deque()
+        self._buffer: deque[tuple[Msg, int]] = deque()
+        """What was delivered and not handed out, with its size on the wire."""
         self._arrived = asyncio.Event()
         self._interrupted = False
         self._credit = 0
@@ -123,7 +124,7 @@ class PullConsumer:
     @property
     def waiting(self) -> list[Msg]:
         """What was delivered and not handed out."""
-        return list(self._buffer)
+        return [message for message, _ in self._buffer]
 
     async def open(self) -> None:
         """Create the consumer and subscribe to deliveries."""
@@ -142,7 +143,8 @@ class PullConsumer:
         size = plain_size(batch[0].headers, batch[0].data)
         until = asyncio.get_running_loop().time() + self._linger_s
         while len(batch) < self._batch and await self._something(until):
-            size += plain_size(self._buffer[0].headers, self._buffer[0].data)
+            following = self._buffer[0][0]
+            size += plain_size(following.headers, following.data)
             if size > BATCH_BYTES:
                 break
             batch.append(self._take())
@@ -193,13 +195,14 @@ class PullConsumer:
         return bool(self._buffer) and not self._interrupted
 
     def _deliver(self, message: Msg) -> None:
-        self._buffer.append(message)
-        self.waiting_bytes += wire_size(message.headers, message.data)
+        size = wire_size(message.headers, message.data)
+        self._buffer.append((message, size))
+        self.waiting_bytes += size
         self._arrived.set()
 
     def _take(self) -> Msg:
-        message = self._buffer.popleft()
-        self.waiting_bytes -= wire_size(message.headers, message.data)
+        message, size = self._buffer.popleft()
+        self.waiting_bytes -= size
         return message
 
     async def _ask(self) -> None:

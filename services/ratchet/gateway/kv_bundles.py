@@ -11,12 +11,12 @@ import msgspec
 import structlog
 
 from ratchet.bus.kv import Bucket
+from ratchet.bus.recent import Recent
 from ratchet.core.contract.bundle import Bundle
 from ratchet.core.contract.state import ServedPolicy
 from ratchet.core.errors import Rejected, Unavailable, Unreadable
 from ratchet.core.service.files import write_whole
 from ratchet.dialects.bundles import Applier
-from ratchet.gateway.domain.past_calls import Recent
 
 log = structlog.get_logger()
 

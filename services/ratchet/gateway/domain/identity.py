@@ -49,6 +49,7 @@ from typing import Any, cast
 import msgspec
 
 from ratchet.bus.message import named_id
+from ratchet.bus.recent import Recent
 from ratchet.core.contract.gateway_notes import AnswerNote, FailureNote, RepetitionNote
 from ratchet.core.errors import BadRequest
 from ratchet.core.rules.chat.links import (
@@ -62,7 +63,6 @@ from ratchet.core.rules.chat.links import (
 )
 from ratchet.core.rules.texts import NAME_CHARACTERS, id_of_name, is_name
 from ratchet.dialects.requests import CLAUDE_SESSION, USER_ID, USER_ID_CHARACTERS, UUID
-from ratchet.gateway.domain.past_calls import Recent
 from ratchet.gateway.domain.peer_updates import PeerUpdates
 from ratchet.gateway.domain.retries import Retries
 

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections import OrderedDict
-from collections.abc import Container, Hashable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import msgspec
 
+from ratchet.bus.recent import Recent
 from ratchet.core.contract import JsonObject
 from ratchet.core.contract.gateway_notes import CallNote
 from ratchet.core.contract.turn import Sampling
 from ratchet.core.rules.redaction import Redacted
-
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
 
 ANSWER_SHARE = 8
 """The cache does not keep an answer larger than this part (one eighth) of itself."""
@@ -31,44 +28,6 @@ NOTE_BYTES, ID_BYTES = 1536, 128
 """Costs of a call that another process recorded, and of the id of each of its tool calls, measured and rounded up."""
 TOOL_SET_BYTES = 1024
 """Cost of a set of tools beside its text, measured and rounded up."""
-
-
-class Recent(Generic[K, V]):
-    """The most recently used values, in at most `limit_bytes`; the newest one stays whatever its size."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        self.limit = limit_bytes
-        self.size = 0
-        """Bytes of all values."""
-        self._values: OrderedDict[K, tuple[V, int]] = OrderedDict()
-
-    def get_value(self, key: K) -> V | None:
-        """The value, which is now the most recently used one; None when it is not remembered."""
-        entry = self._values.get(key)
-        if entry is None:
-            return None
-        self._values.move_to_end(key)
-        return entry[0]
-
-    def put_value(self, key: K, value: V, size: int) -> None:
-        """Keep a value of so many bytes in the place of an earlier one; the least recently used ones make room."""
-        earlier = self._values.pop(key, None)
-        self._values[key] = (value, size)
-        self.size += size - (earlier[1] if earlier else 0)
-        while self.size > self.limit and len(self._values) > 1:
-            _, (_, freed) = self._values.popitem(last=False)
-            self.size -= freed
-
-    def take_value(self, key: K) -> V | None:
-        """The value, which is forgotten; None when it is not remembered."""
-        entry = self._values.pop(key, None)
-        if entry is None:
-            return None
-        self.size -= entry[1]
-        return entry[0]
-
-    def __len__(self) -> int:
-        return len(self._values)
 
 
 class AnswerCache(Recent[bytes, bytes]):

@@ -45,7 +45,8 @@ def stats_of(values: Sequence[float]) -> Stats:
     """Summarise a window."""
     if not values:
         return NOTHING_YET
-    least, greatest = min(values), max(values)
+    distinct = set(values)  # counts of calls are few numbers, and a window is summarised for each trajectory
+    least, greatest = min(distinct), max(distinct)
     # Rounding must not give equal values a deviation, nor a mean outside their range.
     mean = min(greatest, max(least, math.fsum(values) / len(values)))
     std = math.dist(values, [mean] * len(values)) / math.sqrt(len(values)) if least < greatest else 0.0
