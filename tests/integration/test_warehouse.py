@@ -14,7 +14,7 @@ from ratchet.core.errors import ConfigError, Rejected, WarehouseTooSlow, Warehou
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.schema import schema_digest
 from ratchet.core.stores.trajectory_search import WITHIN_TIME
-from ratchet.core.stores.warehouse import VALUE_CODES, Warehouse, one_of, texts
+from ratchet.core.stores.warehouse import VALUE_CODES, Texts, Warehouse, one_of
 from tests.support.running import prepared_warehouse
 
 
@@ -120,7 +120,7 @@ async def test_texts_of_any_kind_are_found_by_what_they_are(shared_settings: Sha
         await warehouse.command("CREATE TABLE names (name String) ENGINE = MergeTree ORDER BY name")
         await warehouse.insert("names", [{"name": name} for name in [*names, "other"]], token=None)
         for asked in ([], *([name] for name in names), names):
-            rows = await warehouse.rows(f"SELECT name FROM names WHERE {one_of('name', 'n')}", {"n": texts(asked)})
+            rows = await warehouse.rows(f"SELECT name FROM names WHERE {one_of('name', 'n')}", {"n": Texts(asked)})
             assert sorted(row["name"] for row in rows) == sorted(asked)
 
 

@@ -63,7 +63,7 @@ MEASURE_S = 15.0
 """How often it is asked how long the oldest message has waited."""
 
 READING_S = 0.005
-"""For so long messages of a batch are read before others get their turn in the loop."""
+"""For so long messages of a batch are read before the loop serves others."""
 
 _TOKEN = re.compile(r"[a-z_]+")
 """A reason that a subject can hold."""

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ratchet.bus.message import Message
 from ratchet.core.contract import Feedback, Reward, Trajectory, decode
 from ratchet.core.stores.history import History
-from ratchet.core.stores.warehouse import Row, Warehouse, one_of, texts
+from ratchet.core.stores.warehouse import Row, Texts, Warehouse, one_of
 
 M = TypeVar("M", bound=Message)
 
@@ -38,7 +38,7 @@ class Facts:
         rows = await self._warehouse.rows(
             f"SELECT role, trajectory_id, event_id FROM {table} WHERE {_OF_KEYS} AND {one_of('event_id', 'events')}",  # noqa: S608 - our own table names
             _keys((role, trajectory_id) for role, trajectory_id, _ in events)
-            | {"events": texts(event_id for _, _, event_id in events)},
+            | {"events": Texts(event_id for _, _, event_id in events)},
         )
         return {(row["role"], row["trajectory_id"], row["event_id"]) for row in rows} & set(events)
 
@@ -81,10 +81,10 @@ class Facts:
         )
 
 
-def _keys(keys: Iterable[Key]) -> dict[str, str]:
+def _keys(keys: Iterable[Key]) -> dict[str, Texts]:
     """The parameters of `_OF_KEYS`."""
     known = set(keys)
-    return {"roles": texts(role for role, _ in known), "ids": texts(trajectory_id for _, trajectory_id in known)}
+    return {"roles": Texts(role for role, _ in known), "ids": Texts(trajectory_id for _, trajectory_id in known)}
 
 
 def _by_trajectory(messages: Iterable[tuple[Row, M]]) -> Mapping[Key, Sequence[M]]:

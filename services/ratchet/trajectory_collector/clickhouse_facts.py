@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from ratchet.bus.received import Received
 from ratchet.core.contract import Trajectory, Turn, decode
-from ratchet.core.stores.warehouse import Warehouse, one_of, texts
+from ratchet.core.stores.warehouse import Texts, Warehouse, one_of
 from ratchet.trajectory_collector.domain import Report, Run, possible_children, report_of
 from ratchet.trajectory_collector.rows import TABLES, Event, Row, Table, call_of
 
@@ -308,4 +308,4 @@ def _where(table: Table, batch: Sequence[Received[Any]]) -> tuple[str, Mapping[s
     """The condition that a row may belong to the batch, by primary key first: each column is that of any of it."""
     columns = (*table.key, "event_id")
     where = " AND ".join(one_of(column, column) for column in columns)
-    return where, dict(zip(columns, map(texts, zip(*map(table.event_of, batch), strict=True)), strict=True))
+    return where, dict(zip(columns, map(Texts, zip(*map(table.event_of, batch), strict=True)), strict=True))
