@@ -191,13 +191,14 @@ format: $(STAMP)
 	@$(BIN)/ruff format .
 
 test: $(STAMP) $(NODE_STAMP) ## unit, contract and integration tests, without slow ones: minutes; the 50 longest in .cache/tests/longest.txt
-	@rm -f $(TIMES)/*.tsv
+	@rm -f $(TIMES)/*.tsv $(TIMES)/targets.txt
 	@MAKEFLAGS= $(MAKE) --no-print-directory -j6 --keep-going --output-sync=target $(FAST)
 	@sort -rn $(TIMES)/*.tsv | head -50 > $(TIMES)/longest.txt
 	@awk -F '\t' '$$2 > 5 { print "longer than 5 s of the processor, and not marked slow: " $$3 }' $(TIMES)/*.tsv
 
-test-all: test test-slow ## `make test`, then stacks, kills, models, the whole loop, browser and vLLM
+test-all: test test-slow ## `make test`, then stacks, kills, models, the whole loop, browser and vLLM; the documented targets, as measured, last
 	@$(MAKE) --no-print-directory test-browser test-vllm
+	@$(BIN)/python -m tests.support.targets
 
 nightly: test-all test-clients test-ray test-trackers test-tasks walk-guides simulate learning bench-learning ## everything that takes hours
 

@@ -65,6 +65,8 @@ class Measured:
     rewarded: list[float] = field(default_factory=list[float])
     processor_ms: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     waited_ms: list[float] = field(default_factory=list[float])
+    recorded_ms: list[float] = field(default_factory=list[float])
+    """What the agent itself waited, for each trajectory of the even pace."""
 
     def together_ms(self) -> float:
         """Processor time a trajectory of all processes, the median of the rounds."""
@@ -118,13 +120,15 @@ async def latency(stack: Stack, case: Case, per_second: float, measured: Measure
     for subject in ("agent.rl.reward.v1", "agent.rl.reward.v1.*"):
         await client.subscribe(subject, cb=on_reward)
     out, _ = await asyncio.to_thread(publisher(stack, case, per_second).communicate)
-    sent = json.loads(out)["sent"]
+    report = json.loads(out)
+    sent = report["sent"]
 
     async def delivered() -> bool:
         return sent.keys() <= seen.keys()
 
     await eventually(delivered, WAIT_S)
     await client.close()
+    measured.recorded_ms.extend(1000 * seconds for seconds in report["waited_s"])
     measured.waited_ms.extend(1000 * (seen[name] - at) for name, at in sent.items())
 
 

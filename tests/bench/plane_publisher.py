@@ -26,19 +26,23 @@ def main() -> None:
     pause = 1 / float(sys.argv[4]) if len(sys.argv) > 4 else 0.0
     messages = conversation(size, turns)
     sent: dict[str, float] = {}
+    waited_s: list[float] = []
     processor, started = time.process_time(), time.perf_counter()
     with Client(agent_id="bench", role="bench") as client:
         for n in range(number):
             if pause:
                 time.sleep(max(0.0, started + n * pause - time.perf_counter()))
+            began = time.perf_counter()
             with client.trajectory(task_id=f"task-{n}", instructions="Help the customer.", model="m") as trajectory:
                 trajectory.chat(messages)
                 trajectory.outcome("success", verified_by="environment")
+            waited_s.append(time.perf_counter() - began)
             sent[str(trajectory.trajectory_id)] = time.time()
         if not client.flush(600):
             sys.exit("the broker does not acknowledge")
     seconds = time.perf_counter() - started
-    print(json.dumps({"seconds": seconds, "processor_s": time.process_time() - processor, "sent": sent}))  # noqa: T201
+    report = {"seconds": seconds, "processor_s": time.process_time() - processor, "sent": sent, "waited_s": waited_s}
+    print(json.dumps(report))  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from ratchet.local.demo.scenario import Scenario
 from ratchet.local.local_stack.plan import shared_of
 from ratchet.local.local_stack.settings import StackSettings
 from ratchet.local.local_stack.stack import Stack
+from tests.support.targets import note_target
 
 PLAN = replace(DEMO, cycle=FULL.cycle, tasks=240, tries=4, rises=None)
 """RLOO on groups of four tries, without a claim about learning: how much one cycle of it learns is a matter of chance,
@@ -61,6 +62,7 @@ async def test_the_loop_closes_while_services_are_killed(tmp_path: Path) -> None
     assert story.bad_version is not None
     check_policies(findings, bad=story.bad_version)
     check_ledger(findings)
+    note_targets(findings)
     left = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
     assert [child.name() for child in left] == []
 
@@ -83,6 +85,19 @@ def check_policies(findings: Findings, *, bad: int) -> None:
     seconds = seconds_to_roll_back(findings, bad)
     assert seconds is not None
     assert 0 < seconds[0] < PLAN.canary_deadline_s
+
+
+def note_targets(findings: Findings) -> None:
+    """How long jobs waited for the trainer, and the policy that was promoted for its canary."""
+    waits = [job.started_at - job.created_at for job in findings.jobs.values() if job.started_at is not None]
+    note_target("queue", max(waits).total_seconds())
+    (good,) = findings.promoted
+    (policy,) = [policy for policy in findings.policies if policy.version == good]
+    begun = findings.decided(good, "start")
+    trained = findings.jobs[policy.training_job_id or ""].finished_at
+    assert begun is not None
+    assert trained is not None
+    note_target("deploy", (begun.at - trained).total_seconds())
 
 
 def check_ledger(findings: Findings) -> None:
