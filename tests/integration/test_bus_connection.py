@@ -72,7 +72,7 @@ async def test_invalid_message_becomes_a_dead_letter_and_others_are_handled(
 
 
 @pytest.mark.parametrize("readers", [1, 2])
-async def test_readers_of_a_stream_share_what_a_body_says(settings: SharedSettings, readers: int) -> None:
+async def test_readers_of_a_stream_share_its_messages(settings: SharedSettings, readers: int) -> None:
     seen: list[Received[Trajectory]] = []
 
     async def handle(received: Received[Trajectory]) -> Sequence[Message]:

@@ -113,7 +113,7 @@ async def test_rows_of_all_sizes_are_written_whole(shared_settings: SharedSettin
         assert (kept[0]["n"], kept[0]["size"]) == (len(sizes), sum(sizes))
 
 
-async def test_texts_of_any_kind_are_found_by_what_they_are(shared_settings: SharedSettings) -> None:
+async def test_texts_of_any_kind_match_their_rows(shared_settings: SharedSettings) -> None:
     plain, quoted = ["a", "", "a,b", "[]", "ü🙂"], ["it's", '"a"', "\\n", "tab\t", "line\n", "\x00\x1f"]
     names = plain + quoted
     async with prepared_warehouse(shared_settings) as warehouse:
