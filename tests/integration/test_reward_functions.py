@@ -196,14 +196,16 @@ async def test_judge_of_history_counts_once_people_agree_with_it(shared_settings
         assert isinstance(report, Recomputed)
         assert (report.judged.judged, report.judged.over_budget, len(script.asked)) == (56, 4, 56)
         (made,) = report.judges
-        assert (made.labels, made.agreed, made.kappa, made.calibrated, made.calls_today) == (56, 56, 1.0, True, 56)
+        assert (made.labels, made.agreed, made.kappa, made.calibrated, made.counts) == (56, 56, 1.0, True, True)
+        assert (made.calls_today, made.calls_per_day) == (56, 56)
         await answered(recompute(), second)
         assert len(script.asked) == 56
 
         await eventually(lambda: opinions(shared_settings, 56 + 56))
         listed = await answered(RewardCommand(command="judges", since=LONG_AGO), second)
         assert isinstance(listed, Judges)
-        assert [(one.judged, one.labels, one.calibrated) for one in listed.judges] == [(56, 56, True)]
+        (standing,) = listed.judges
+        assert (standing.judged, standing.labels, standing.calibrated, standing.counts) == (56, 56, True, False)
         await answered(accept(), second)
         await world.counting("standard 2", 60)
         reward = await world.revised("20", 2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +28,8 @@ class JudgeServer:
 
     script: list[str | int | None] | Script
     usage: dict[str, int] | None = None
+    refuses: Sequence[str] = ()
+    """Members of a question that it refuses by name, as models do which reason."""
     hangs: bool = False
     """It takes a question and does not answer."""
     asked: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
@@ -46,6 +48,10 @@ class JudgeServer:
         if self.hangs:
             await self.closed.wait()
             return json_response({}, 503)
+        for name in self.refuses:
+            if name in body:
+                error = {"message": f"Unsupported parameter: '{name}'", "param": name, "code": "unsupported_parameter"}
+                return json_response({"error": error}, 400)
         reply = self.script.pop(0) if isinstance(self.script, list) else self.script(body)
         if isinstance(reply, int):
             return json_response({"error": {"message": "slowly, please"}}, reply)

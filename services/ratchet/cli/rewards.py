@@ -97,7 +97,7 @@ def judges(
     """The judges that the settings here name, how far people agree with them, and what they used of today's budget."""
     command = RewardCommand(command="judges", since=since_of(since), role=role)
     report = run(locate(directory), command, Judges, quiet=as_json)
-    print_answer(report, as_json, lambda: show_judges(report.judges))
+    print_answer(report, as_json, lambda: show_standing(report.judges))
 
 
 def run(endpoints: Endpoints, command: RewardCommand, kind: type[R], *, quiet: bool) -> R:
@@ -162,6 +162,17 @@ def show_recomputed(report: Recomputed, function: str, directory: Path) -> None:
         console.print(f"`{command}` has it count", markup=False)
 
 
+def show_standing(reports: Sequence[JudgeReport]) -> None:
+    """Judges, and what those lack that could count."""
+    show_judges(reports)
+    if any(one.calibrated and not one.counts for one in reports):
+        console.print(
+            "people agree with a judge that has no weight yet: raise function_version of [reward_computer], then"
+            " `ratchet rewards recompute` and `ratchet rewards accept`",
+            markup=False,
+        )
+
+
 def show_judges(reports: Sequence[JudgeReport]) -> None:
     """A table of judges."""
     rows = [
@@ -171,13 +182,18 @@ def show_judges(reports: Sequence[JudgeReport]) -> None:
             one.judged,
             one.labels,
             None if one.kappa is None else f"{one.kappa:.2f} ({one.low:.2f} to {one.high:.2f})",
-            "yes" if one.calibrated else "uncalibrated",
-            f"{one.calls_today} calls, ${one.usd_today:.2f}",
+            "yes" if one.counts else "not yet" if one.calibrated else "uncalibrated",
+            _budget(one),
         )
         for one in reports
     ]
     columns = ("role", "judge", "judged", "labels of people", "kappa (95 %)", "counts", "today")
     print_table(columns, rows, "the settings here name no judge")
+
+
+def _budget(one: JudgeReport) -> str:
+    limit = "" if one.usd_per_day is None else f" of ${one.usd_per_day:.2f}"
+    return f"{one.calls_today} of {one.calls_per_day} calls, ${one.usd_today:.2f}{limit}"
 
 
 def causes(change: Change) -> str:

@@ -246,7 +246,7 @@ class CallOpener:
         cannot look up a named version.
         """
         try:
-            named, version = await self.models.resolve(model.name, caller, exact=model.exact)
+            named, version = await self.models.resolve(model.name, caller, exact=model.exact, evaluates=model.pinned)
             recognised = await self.peer_sync.recognise(asking)
             arm = self.arms.open(recognised.trajectory_id, named.role)
             await self.router.prepare(named.role, version)

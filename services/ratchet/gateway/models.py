@@ -67,19 +67,24 @@ class Models:
             names.append(self._other_role)
         return [name for name in dict.fromkeys(names) if caller.allows(KeyScope.INFER, self.role_of(name))]
 
-    async def resolve(self, name: str, caller: Caller, *, exact: bool = False) -> tuple[ModelName, Pinned | None]:
+    async def resolve(
+        self, name: str, caller: Caller, *, exact: bool = False, evaluates: bool = False
+    ) -> tuple[ModelName, Pinned | None]:
         """The role that a model's name stands for, with its version if the name is a pin. Changes nothing.
 
         The first of these that fits: an alias; a version of a role that has one; `<role>@UPSTREAM/MODEL`, a model of an
         upstream in the place of the role's policies; a role that has a policy, or that an upstream, the settings or an
         alias name; `<role>_<algorithm>`, the newest version of the role that the algorithm trained; the role of all
-        other names, unless the name must be `exact`.
+        other names, unless the name must be `exact`. A call that `evaluates`, a judge's say, may name `UPSTREAM/MODEL`
+        without a role.
 
         Raises `NotFound` when no engine can answer, `Unavailable` when a lookup fails, and `Forbidden` for another role
         than those of the caller's key, for a version that was refused or has retired, unless the key may `operate`, and
         for a model of an upstream, unless it may `view` which there are.
         """
         model = self._read(self.alias_of(name), exact=exact or name in self._aliases)
+        if evaluates and name not in self._aliases and name.partition("/")[0] in self._upstream_models:
+            model = ModelName(self._other_role, upstream=name)
         if model.upstream is not None:
             caller.require(KeyScope.INFER, model.role)
             caller.require(KeyScope.VIEW)

@@ -50,6 +50,7 @@ from ratchet.reward_computer.drift_alerts import EVERY_S, DriftAlerts
 from ratchet.reward_computer.handlers import RewardComputer
 from ratchet.reward_computer.judging import Judging
 from ratchet.reward_computer.kv_functions import Functions
+from ratchet.reward_computer.model_notes import ModelNotes
 from ratchet.reward_computer.scoring import ANSWER_S, Scoring
 from ratchet.reward_computer.settings import Settings, spec_of
 
@@ -97,8 +98,9 @@ async def assembled(
         now=bus.now,
         patience=PATIENCE,
     )
-    judging = Judging(functions, judges, facts, Tries(warehouse), bus.now, PATIENCE)
-    scoring = Scoring(functions, partial(RewardScores, engine), facts, judging.texts, bus.now, PATIENCE)
+    judged, scored = ModelNotes(bus.now), ModelNotes(bus.now)
+    judging = Judging(functions, judges, facts, Tries(warehouse), bus.now, PATIENCE, judged)
+    scoring = Scoring(functions, partial(RewardScores, engine), facts, judging.texts, bus.now, PATIENCE, scored)
     bounds = replace(bounds, linger_s=settings.linger_s)
     consumers = [
         subscribe(bus, "reward-trajectories", {Trajectory: computer.first_rewards}, bounds=bounds),
@@ -113,7 +115,8 @@ async def assembled(
         "reward-drift": drift.check,
         "consumers": bus.check_consumers,
         "reward-function": functions.check,
-        "reward-model": scoring.check,
+        "judge": judged.check,
+        "reward-model": scored.check,
     }
     return App(NAME, [histories, windows, drift, watcher, settled, *consumers, judging], checks, notes=notes)
 

@@ -29,6 +29,7 @@ from ratchet.reward_computer.clickhouse_facts import Facts, Key
 from ratchet.reward_computer.clickhouse_proposals import Proposals
 from ratchet.reward_computer.history_judging import HistoryJudging
 from ratchet.reward_computer.judging import Judging
+from ratchet.reward_computer.model_notes import ModelNotes
 from ratchet.reward_computer.recomputation import Recomputation
 from ratchet.reward_computer.settings import Settings
 
@@ -72,7 +73,7 @@ async def recomputation(settings: Settings) -> AsyncGenerator[Recomputation]:
         stack.push_async_callback(warehouse.close)
         asked = await stack.enter_async_context(judges_of(settings, bus))
         functions, facts = functions_of(settings, bus), Facts(warehouse)
-        judging = Judging(functions, asked, facts, Tries(warehouse), bus.now, PATIENCE)
+        judging = Judging(functions, asked, facts, Tries(warehouse), bus.now, PATIENCE, ModelNotes(bus.now))
         history = HistoryJudging(judging, ledgers_of(settings, bus), bus)
         yield Recomputation(functions, facts, Proposals(warehouse), history, bus, on_progress)
 
@@ -89,7 +90,8 @@ async def judges(work: Recomputation, settings: Settings, since: datetime, role:
     testimony = await work.judging.testimony(
         lambda of: named.get(entry_of(settings.judges, of) or ""), keys, False, work.on_progress
     )
-    return Judges(judges=await work.judging.reports(chosen, testimony, testimony.calibrations()))
+    in_force = await work.functions.in_force()
+    return Judges(judges=await work.judging.reports(chosen, testimony, in_force.calibrations))
 
 
 def on_progress(done: int, total: int, what: str) -> None:

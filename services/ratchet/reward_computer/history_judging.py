@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from ratchet.bus.connection import Bus
 from ratchet.core.contract import Feedback
 from ratchet.core.contract.reward_commands import Judged, JudgeReport
-from ratchet.core.errors import NotFound, Rejected, Unavailable
+from ratchet.core.errors import BadRequest, NotFound, Rejected, Unavailable
 from ratchet.core.judging.calibration import UNCALIBRATED, Calibration, calibration
 from ratchet.core.judging.profile import JudgeProfile
 from ratchet.core.judging.spending import DailyLedger
@@ -20,7 +21,7 @@ from ratchet.reward_computer.clickhouse_facts import Key
 from ratchet.reward_computer.clickhouse_proposals import PAGE
 from ratchet.reward_computer.components.judge import assessed as judged_in
 from ratchet.reward_computer.components.user_feedback import assessed as rated_in
-from ratchet.reward_computer.judging import Judging, is_refusal
+from ratchet.reward_computer.judging import Judging
 
 AT_ONCE = 8
 """Trajectories that judges are asked about at a time."""
@@ -83,11 +84,12 @@ class HistoryJudging:
     async def reports(
         self, judges: Mapping[str, JudgeProfile], testimony: Testimony, counted: Mapping[str, Calibration]
     ) -> list[JudgeReport]:
-        """Each judge, and how far people agree with it. `counted`: the calibrations that decide on its weight."""
+        """Each judge, and how far people agree with it. `counted`: the calibrations that give judges weight."""
         reports: list[JudgeReport] = []
         for role, profile in judges.items():
             made = calibration(testimony.labels.get(profile.digest, ()))
-            charged = await self.ledgers[role].charged() if role in self.ledgers else NOTHING
+            ledger = self.ledgers.get(role)
+            charged, limit = (await ledger.charged(), ledger.limit) if ledger else (NOTHING, NOTHING)
             reports.append(
                 JudgeReport(
                     role=role,
@@ -100,9 +102,12 @@ class HistoryJudging:
                     kappa=made.kappa if made.labels else None,
                     low=made.low,
                     high=made.high,
-                    calibrated=counted.get(profile.digest, UNCALIBRATED).holds,
+                    calibrated=made.holds,
+                    counts=counted.get(profile.digest, UNCALIBRATED).holds,
                     calls_today=int(charged.calls),
+                    calls_per_day=int(limit.calls),
                     usd_today=charged.usd,
+                    usd_per_day=limit.usd if math.isfinite(limit.usd) else None,
                 )
             )
         return reports
@@ -158,7 +163,7 @@ class HistoryJudging:
         except BudgetSpent:
             answer, outcome = None, OVER_BUDGET
         except (Unavailable, NotFound, Rejected) as error:
-            answer, outcome = None, NO_VERDICT if is_refusal(error) else FAILED
+            answer, outcome = None, NO_VERDICT if isinstance(error, BadRequest) else FAILED
         if outcome in (OVER_BUDGET, FAILED):
             testimony.silent[one.judge] = outcome
         testimony.counts[outcome] += 1

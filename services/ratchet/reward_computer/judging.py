@@ -23,17 +23,18 @@ from ratchet.bus.received import Received
 from ratchet.bus.tasks import end
 from ratchet.core.contract import Feedback, Reward, named_id
 from ratchet.core.contract.reward import JUDGEMENT, JudgeRef
-from ratchet.core.errors import Forbidden, NotFound, RatchetError, Rejected, Unavailable
+from ratchet.core.errors import BadRequest, NotFound, RatchetError, Rejected, Unavailable
 from ratchet.core.judging.chat_judge import ChatJudge, Verdict
 from ratchet.core.judging.questions import WORDS, transcript
 from ratchet.core.preferences.clickhouse_tries import Tries
 from ratchet.core.preferences.rules.base import Try
-from ratchet.core.preferences.teacher import DISAGREED, INVALID_KEY, REFUSED, SPENT, UNDECIDED, in_both_orders
+from ratchet.core.preferences.teacher import DISAGREED, REFUSED, SPENT, UNDECIDED, in_both_orders
 from ratchet.core.rules.call_budget import BudgetSpent
-from ratchet.core.rules.redaction import redact_message
+from ratchet.core.rules.redaction import redact_message, redacted
 from ratchet.reward_computer import metrics
 from ratchet.reward_computer.clickhouse_facts import Facts, Key
 from ratchet.reward_computer.kv_functions import InForce
+from ratchet.reward_computer.model_notes import ModelNotes
 
 log = structlog.get_logger()
 
@@ -41,6 +42,16 @@ PEERS = timedelta(days=30)
 """Tries of a task that were stored longer ago are not compared with a new one."""
 PAUSE_S = 10.0
 """Before a judge that is away, or turns stored late, are looked for again."""
+LONGEST_PAUSE_S = 320.0
+"""An hour without the judge takes some fifteen calls of its budget, however many trajectories wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pause:
+    """A judge that did not answer is not asked until then, and after it about one trajectory."""
+
+    until: datetime
+    length_s: float
 
 
 @dataclass(frozen=True)
@@ -54,6 +65,9 @@ class Judging:
     tries: Tries
     now: Callable[[], datetime]
     patience: timedelta
+    notes: ModelNotes
+    _pauses: dict[str, _Pause] = field(default_factory=dict[str, _Pause], init=False)
+    """By digest, of the judges that did not answer last."""
     _stopping: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     async def run(self) -> None:
@@ -105,13 +119,30 @@ class Judging:
             return Done()
         if digest not in self.judges:
             return _counted("not_configured")
+        if self._pauses.get(digest) and not self._may_ask_again(digest):
+            return self._later(is_late)
+        return await self._asked(self.judges[digest], tried, is_late)
+
+    async def _asked(self, judge: ChatJudge, tried: Try, is_late: bool) -> Outcome:
+        """What came of asking a judge."""
+        digest, feedback, refuses = judge.profile.digest, None, False
         try:
-            feedback = await self._until_stopped(self.judgement(self.judges[digest], tried))
+            feedback = await self._until_stopped(self.judgement(judge, tried))
         except BudgetSpent:
             return _counted("budget_spent")
+        except BadRequest:  # its words may repeat the conversation
+            refuses = True
         except (Unavailable, NotFound, Rejected) as error:
-            return self._unjudged(error, is_late)
-        return _counted("judged", feedback) if feedback else _counted("no_verdict")
+            return self._unanswered(judge, error, is_late)
+        self._pauses.pop(digest, None)
+        if feedback is not None:
+            self.notes.answered(digest)
+            return _counted("judged", feedback)
+        if refuses:
+            self.notes.silent(digest, f"the judge {judge.name} refuses conversations, the last one too")
+        elif not judge.profile.tries:  # else there may be no other try to compare this one with
+            self.notes.silent(digest, f"the judge {judge.name} gives no verdict: its reply has no line SCORE: 0..1")
+        return _counted("refused" if refuses else "no_verdict")
 
     async def _until_stopped(self, asking: Coroutine[Any, Any, Feedback | None]) -> Feedback | None:
         """What is asked for. Raises `Unavailable` where the service stops first."""
@@ -124,22 +155,34 @@ class Judging:
         finally:
             await end(answer, stopped)
 
-    def _unjudged(self, error: RatchetError, is_late: bool) -> Outcome:
-        """Of a judge that refuses the text, or that gives no answer at all for now."""
-        if is_refusal(error):
-            return _counted("refused")
-        if is_late:
-            return _counted("given_up")
+    def _unanswered(self, judge: ChatJudge, error: RatchetError, is_late: bool) -> Outcome:
+        """Of a judge that gives no answer for now."""
         if self._stopping.is_set():
             return Retry("the service stops")
+        self._pauses.setdefault(judge.profile.digest, _Pause(self.now() + timedelta(seconds=PAUSE_S), PAUSE_S))
+        self.notes.silent(judge.profile.digest, f"the judge {judge.name} does not answer: {redacted(str(error))}")
         reason = error.for_log if isinstance(error, Unavailable) else type(error).__name__
         log.warning("a judge does not answer", reason=reason)
+        return self._later(is_late)
+
+    def _may_ask_again(self, digest: str) -> bool:
+        """Whether a judge's pause is over; who hears so has to ask, and all others wait for the next one's end."""
+        pause, now = self._pauses[digest], self.now()
+        if now < pause.until:
+            return False
+        length_s = min(2 * pause.length_s, LONGEST_PAUSE_S)
+        self._pauses[digest] = _Pause(now + timedelta(seconds=length_s), length_s)
+        return True
+
+    def _later(self, is_late: bool) -> Outcome:
+        if is_late:
+            return _counted("given_up")
         return Retry("its judge does not answer", delay_s=PAUSE_S, away=True)
 
     async def judgement(self, judge: ChatJudge, tried: Try) -> Feedback | None:
         """What the judge says of a try; None where it has no verdict, or nothing to compare the try with.
 
-        Raises `BudgetSpent`, `Rejected` for a text that it does not take, or `Unavailable`.
+        Raises `BudgetSpent`, and what `ChatJudge.score` raises.
         """
         verdict = await (
             self._compared(judge, tried) if judge.profile.tries else judge.score(transcript(tried.messages))
@@ -183,11 +226,6 @@ def judgement_id(tried: Try, judge: str) -> str:
     """The same judge says one thing of the same text."""
     text = hashlib.sha256(transcript(tried.messages).encode(errors="replace")).hexdigest()
     return named_id(JUDGEMENT, tried.role, tried.trajectory_id, judge, text)
-
-
-def is_refusal(error: RatchetError) -> bool:
-    """Whether a judge refuses this one text, and not every question."""
-    return isinstance(error, Rejected) and not isinstance(error, Forbidden) and error.code != INVALID_KEY
 
 
 def _counted(outcome: str, *events: Feedback) -> Done:

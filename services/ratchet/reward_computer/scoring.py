@@ -25,6 +25,7 @@ from ratchet.reward_computer import metrics
 from ratchet.reward_computer.clickhouse_facts import Facts, Key
 from ratchet.reward_computer.judging import PAUSE_S, judgement_id
 from ratchet.reward_computer.kv_functions import InForce
+from ratchet.reward_computer.model_notes import ModelNotes
 
 log = structlog.get_logger()
 
@@ -32,8 +33,6 @@ ANSWER_S = 8.0
 """Of one score: less than a service may take to stop. An engine that loads the model goes on meanwhile."""
 AT_ONCE = 4
 """Scores that are asked for at a time: an engine on a CPU computes one after the other."""
-SHOWN_S = 600.0
-"""For so long a note says why the last score is missing."""
 
 Texts = Callable[[Sequence[Key]], Awaitable[Mapping[Key, Try]]]
 """The trajectories that can be read, with their texts."""
@@ -50,9 +49,8 @@ class Scoring:
     texts: Texts
     now: Callable[[], datetime]
     patience: timedelta
+    notes: ModelNotes
     _at_once: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE), init=False)
-    _failed: dict[str, tuple[datetime, str]] = field(default_factory=dict[str, tuple[datetime, str]], init=False)
-    """By digest: when a reward model gave no score last, and why."""
 
     async def scores(self, batch: Sequence[Received[Reward]]) -> Sequence[Outcome]:
         """Score the trajectories of rewards. Raises `Unavailable` where ClickHouse or the broker is away."""
@@ -74,11 +72,6 @@ class Scoring:
 
         return await asyncio.gather(*map(outcome, batch))
 
-    async def check(self) -> str | None:
-        """A note: why scores are missing, for a while after the last one did not come."""
-        recent = [why for at, why in self._failed.values() if (self.now() - at).total_seconds() < SHOWN_S]
-        return "; ".join(recent) or None
-
     async def _outcome(self, received: Received[Reward], digest: str, tried: Try | None, known: set[str]) -> Outcome:
         is_late = self.now() - received.time > self.patience
         if tried is None:
@@ -93,11 +86,11 @@ class Scoring:
             return _counted("refused")
         except (Unavailable, NotFound, Rejected) as error:
             return self._unscored(model, error, is_late)
-        self._failed.pop(digest, None)
+        self.notes.answered(digest)
         return _counted("scored", self._feedback(model, tried, score))
 
     def _unscored(self, model: RewardScores, error: Exception, is_late: bool) -> Outcome:
-        self._failed[model.digest] = self.now(), f"{model.name} gives no score: {error}"
+        self.notes.silent(model.digest, f"{model.name} gives no score: {error}")
         log.warning("a reward model gives no score", reward_model=model.name, error=type(error).__name__)
         if is_late:
             return _counted("given_up")

@@ -133,6 +133,15 @@ async def test_model_that_no_upstream_is_set_for_is_refused(tmp_path: Path, name
         await known.resolve(name, VIEWER)
 
 
+async def test_judge_names_a_model_of_an_upstream_without_a_role(tmp_path: Path) -> None:
+    known = models(tmp_path, {"support": "small"}, upstream_models={"provider": {"small", "org/large"}})
+    judge = Caller("key_2", "service", frozenset({"infer:*", "view"}))
+    resolved, pinned = await known.resolve("provider/org/large", judge, evaluates=True)
+    assert (resolved.role, pinned) == ("default", BundleModel(upstream="provider", name="org/large"))
+    with pytest.raises(NotFound, match="provider is not set to answer with 'huge'"):
+        await known.resolve("provider/huge", judge, evaluates=True)
+
+
 async def test_model_of_an_upstream_is_no_agents_to_choose(tmp_path: Path) -> None:
     known = models(tmp_path, {"support": "small"}, upstream_models={"provider": {"small", "large"}})
     with pytest.raises(Forbidden, match="`view`"):

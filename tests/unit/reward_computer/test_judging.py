@@ -13,7 +13,7 @@ import pytest
 from ratchet.bus.consumer import Done, Outcome, Retry
 from ratchet.core.contract import Feedback, Reward
 from ratchet.core.contract.reward import RewardFunction
-from ratchet.core.errors import Forbidden, Rejected, Unavailable
+from ratchet.core.errors import BadRequest, Forbidden, NotFound, Rejected, Unavailable
 from ratchet.core.judging.chat_judge import ChatJudge
 from ratchet.core.judging.profile import JudgeProfile
 from ratchet.core.preferences.rules.base import Try
@@ -22,6 +22,7 @@ from ratchet.core.service.contracts import load_contracts
 from ratchet.reward_computer.components import Evidence
 from ratchet.reward_computer.domain.reward import Circumstances, RewardSpec, reward_of
 from ratchet.reward_computer.judging import Judging
+from ratchet.reward_computer.model_notes import ModelNotes
 from tests.support.judges import Replying
 from tests.support.messages import AT, trajectory
 from tests.support.rewards import FUNCTION, Settled, StoredFacts, received
@@ -70,7 +71,13 @@ def judging(
     stored: Any = facts or StoredFacts()
     kept: Any = StoredTries(*tries)
     made = Judging(
-        Settled(spec_with(profile)), {profile.digest: judge}, stored, kept, lambda: AT + after, timedelta(hours=1)
+        Settled(spec_with(profile)),
+        {profile.digest: judge},
+        stored,
+        kept,
+        lambda: AT + after,
+        timedelta(hours=1),
+        ModelNotes(lambda: AT + after),
     )
     return made, client
 
@@ -135,20 +142,48 @@ async def test_roles_and_functions_without_a_judge_cost_no_question() -> None:
     assert client.asked == []
 
 
-@pytest.mark.parametrize("error", [Unavailable("away"), Forbidden("no"), Rejected("no", code="invalid_api_key")])
-async def test_judge_that_is_away_is_asked_again_and_then_given_up(error: Exception) -> None:
+@pytest.mark.parametrize(
+    "error", [Unavailable("no"), Forbidden("no"), NotFound("no"), Rejected("no", code="engine_refused")]
+)
+async def test_judge_that_answers_nothing_is_asked_again_and_given_up(error: Exception) -> None:
     soon, _ = judging(lambda _: error, tried())
     outcome = await outcome_of(soon)
     assert isinstance(outcome, Retry)
     assert outcome.away
+    assert await soon.notes.check() == "the judge openai/gpt-5-mini does not answer: no"
     late, _ = judging(lambda _: error, tried(), after=timedelta(hours=2))
     assert await outcome_of(late) == Done()
 
 
-@pytest.mark.parametrize("reply", [BudgetSpent(), Rejected("too long"), "", "No idea.", "SCORE: NaN", "SCORE: 7"])
-async def test_what_has_no_verdict_leaves_the_reward_as_it_is(reply: str | Exception) -> None:
-    made, _ = judging(lambda _: reply, tried())
+async def test_judge_that_is_away_is_asked_ever_more_rarely() -> None:
+    passed, replies = [timedelta(0)], [Unavailable("away")] * 3
+    made, client = judging(lambda _: replies.pop() if replies else "SCORE: 1", tried())
+    made = replace(made, now=lambda: AT + passed[0])
+    asked = list[int]()
+    for second in (0, 9, 10, 29, 30, 69, 70, 70):
+        passed[0] = timedelta(seconds=second)
+        await outcome_of(made)
+        asked.append(len(client.asked))
+    assert asked == [1, 1, 2, 2, 3, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("reply", "note"),
+    [
+        (BudgetSpent(), ""),
+        (BadRequest("Where is it? is too long"), "refuses conversations, the last one too"),
+        *((rubbish, "gives no verdict") for rubbish in ("", "No idea.", "SCORE: NaN", "SCORE: 7")),
+    ],
+)
+async def test_what_has_no_verdict_is_noted_until_there_is_one(reply: str | Exception, note: str) -> None:
+    replies = [reply, "SCORE: 1"]
+    made, _ = judging(lambda _: replies.pop(0), tried())
     assert await outcome_of(made) == Done()
+    noted = await made.notes.check() or ""
+    assert note in noted
+    assert "Where is it?" not in noted
+    published(await outcome_of(made))
+    assert await made.notes.check() is None
 
 
 async def test_trajectory_whose_turns_are_not_stored_waits_and_is_then_left() -> None:

@@ -22,6 +22,7 @@ from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.http_client import Peer, Reply, error_of
 from ratchet.reward_computer.components import Evidence
 from ratchet.reward_computer.domain.reward import Circumstances, RewardSpec, reward_of
+from ratchet.reward_computer.model_notes import ModelNotes
 from ratchet.reward_computer.scoring import Scoring
 from ratchet.reward_computer.settings import Settings, spec_of
 from tests.support.messages import AT, trajectory
@@ -77,6 +78,7 @@ def scoring(engine: Engine, *tries: Try, facts: Any = None, after: timedelta = t
         texts,
         lambda: AT + after,
         timedelta(hours=1),
+        ModelNotes(lambda: AT + after),
     )
 
 
@@ -155,7 +157,7 @@ async def test_engine_that_is_away_is_asked_again_for_a_while_and_noted(answer: 
     outcome = await outcome_of(made)
     assert isinstance(outcome, Retry)
     assert outcome.away
-    assert "reward_model-abababab gives no score" in (await made.check() or "")
+    assert "reward_model-abababab gives no score" in (await made.notes.check() or "")
     late = scoring(Engine(answer), tried(), after=timedelta(hours=2))
     assert await outcome_of(late) == Done()
 
@@ -166,7 +168,7 @@ async def test_note_ends_with_the_next_score() -> None:
     await outcome_of(made)
     engine.answer = 0.5
     await outcome_of(made)
-    assert await made.check() is None
+    assert await made.notes.check() is None
 
 
 async def test_conversation_that_cannot_be_read_stays_without_a_score_at_once() -> None:

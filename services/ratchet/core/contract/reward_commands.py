@@ -85,10 +85,14 @@ class JudgeReport(Value, frozen=True, kw_only=True):
     low: float
     high: float
     calibrated: bool
-    """Whether it has weight: by the calibration that the function was proposed or accepted with, else by this one."""
+    """Whether enough people agree with it, by these labels."""
+    counts: bool
+    """Whether it has weight: in the function that was recomputed, else in the one that is in force."""
     calls_today: int
-    """Of its budget."""
+    calls_per_day: int
+    """Its budget."""
     usd_today: float
+    usd_per_day: float | None
 
 
 class Judged(Value, frozen=True, kw_only=True):

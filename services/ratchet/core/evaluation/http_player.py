@@ -14,7 +14,7 @@ from ratchet.core.contract.http.gateway import AnsweredModel
 from ratchet.core.errors import Conflict, Forbidden, NotFound, Rejected, Unavailable
 from ratchet.core.evaluation.playing import Answer
 from ratchet.core.rules.bundles import VARIABLES
-from ratchet.core.service.http_client import AsyncApiClient, Reply
+from ratchet.core.service.http_client import WRONG_REQUEST, AsyncApiClient, Reply
 
 ANSWER_S = 300.0
 """How long one answer may take."""
@@ -22,8 +22,6 @@ MOST_TOKENS = 1024
 """Of an answer, where neither its task nor the caller sets another limit: a policy may never end one by itself."""
 QUOTED = 200
 """Most characters of a server's refusal in a report."""
-WRONG_REQUEST = frozenset({400, 413, 422})
-"""Statuses of a request that this model does not take."""
 
 
 class _Choice(msgspec.Struct, frozen=True):

@@ -11,7 +11,8 @@ from msgspec import Meta
 
 from ratchet.bus.message import JsonObject, decode
 from ratchet.core.errors import BadRequest, Rejected, Unavailable
-from ratchet.core.evaluation.http_player import WRONG_REQUEST, Exchanging
+from ratchet.core.evaluation.http_player import Exchanging
+from ratchet.core.service.http_client import WRONG_REQUEST
 from ratchet.core.stores.policies import digest_in
 
 SHOWN = 8

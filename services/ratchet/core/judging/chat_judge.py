@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -12,7 +12,7 @@ import structlog
 
 from ratchet.bus.kv import Bucket
 from ratchet.bus.message import JsonObject, Value, decode
-from ratchet.core.errors import RatchetError, Unavailable
+from ratchet.core.errors import BadRequest, RatchetError, Rejected, Unavailable
 from ratchet.core.judging.profile import JudgeProfile
 from ratchet.core.judging.questions import (
     CHARACTERS,
@@ -23,12 +23,14 @@ from ratchet.core.judging.questions import (
     words_in,
 )
 from ratchet.core.rules.redaction import redacted
-from ratchet.core.service.http_client import Reply
+from ratchet.core.service.http_client import WRONG_REQUEST, Reply
 
 log = structlog.get_logger()
 
-MOST_TOKENS = 512
-"""Of a reply: a judge may think before its verdict."""
+MOST_TOKENS = 4096
+"""Of a reply, with what a model that reasons thinks before it."""
+INSTEAD: Mapping[str, str | None] = {"temperature": None, "max_tokens": "max_completion_tokens"}
+"""Members of a question that OpenAI's models which reason refuse by name, and what they take in their place."""
 PAUSES_S = (1.0, 4.0, 16.0)
 """Before a question is asked again: a judge that limits its rate, or failed once, answers soon."""
 
@@ -76,7 +78,7 @@ class Answers(Protocol):
 
 
 class ChatJudge:
-    """Asks a chat model, at temperature 0."""
+    """Asks a chat model, at temperature 0 where the model takes that."""
 
     def __init__(
         self,
@@ -91,6 +93,8 @@ class ChatJudge:
         self._answers = answers
         self._pauses_s = pauses_s
         self._has_answered = False
+        self._instead: dict[str, str | None] = {}
+        """What this model takes, of `INSTEAD`."""
 
     @property
     def name(self) -> str:
@@ -100,7 +104,8 @@ class ChatJudge:
     async def score(self, work: str) -> Verdict | None:
         """How good the work is by the rubric; None where the reply holds no score.
 
-        Raises `BudgetSpent`, `Rejected` for a text that the model does not take, or `Unavailable`.
+        Raises `BudgetSpent`, `BadRequest` for a text that the model does not take, `NotFound` or `Rejected` where it
+        takes none (its name, or a key, is wrong), or `Unavailable`.
         """
         answer = await self._answer(score_question(self.profile.rubric, work))
         score = score_in(answer.text)
@@ -139,8 +144,18 @@ class ChatJudge:
         return await self._ask(body)
 
     async def _ask(self, body: JsonObject) -> Answer:
-        reply = await self._client.exchange("POST", "/chat/completions", body=body)
-        content = self._client.content_of(reply)
+        named = {self._instead.get(name, name): value for name, value in body.items()}
+        sent: JsonObject = {name: value for name, value in named.items() if name is not None}
+        reply = await self._client.exchange("POST", "/chat/completions", body=sent)
+        try:
+            content = self._client.content_of(reply)
+        except Rejected as error:
+            if reply.status not in WRONG_REQUEST:
+                raise
+            if error.param in INSTEAD and error.param in sent:
+                self._instead[error.param] = INSTEAD[error.param]
+                return await self._ask(body)
+            raise BadRequest(str(error), param=error.param) from error
         try:
             completion = decode(content, _Completion)
         except msgspec.DecodeError as error:

@@ -26,7 +26,7 @@ class DailyLedger:
         """`name`: of the judge; its amounts stand under `<name>.<day>`, days in UTC."""
         self._bucket = bucket
         self._name = name
-        self._limit = limit
+        self.limit = limit
         self._now = now
 
     async def charged(self) -> Amounts:
@@ -40,7 +40,7 @@ class DailyLedger:
 
         def grown(before: Amounts | None) -> Amounts:
             charged = (before or NOTHING) + most
-            if not charged.within(self._limit):
+            if not charged.within(self.limit):
                 raise BudgetSpent
             return charged
 

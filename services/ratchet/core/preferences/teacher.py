@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Protocol
 
-from ratchet.core.errors import Rejected
+from ratchet.core.errors import BadRequest
 from ratchet.core.judging.chat_judge import Comparison
 from ratchet.core.judging.questions import transcript
 from ratchet.core.preferences.derivation import common_prompt
@@ -22,7 +22,6 @@ from ratchet.core.rules.call_budget import BudgetSpent
 SOURCE = "teacher"
 DISAGREED, UNDECIDED, REFUSED, NOT_ASKED = "orders_disagree", "undecided", "judge_refused", "not_asked"
 SPENT = "budget_spent"
-INVALID_KEY = "invalid_api_key"
 AT_ONCE = 8
 """Questions that the judge has at a time."""
 TRIES = 4
@@ -38,7 +37,8 @@ class Judge(Protocol):
         ...
 
     async def compare(self, prompt: str, first: str, second: str) -> Comparison:
-        """Raises `Rejected` for texts that it does not take, `BudgetSpent`, or `Unavailable`."""
+        """Raises `BadRequest` for texts that it does not take, `NotFound` or `Rejected` where it takes none,
+        `BudgetSpent`, or `Unavailable`."""
         ...
 
 
@@ -99,7 +99,7 @@ class Ranked:
 
 
 async def in_both_orders(judge: Judge, one: Try, other: Try) -> Ranked:
-    """The try that a judge prefers wherever it stands. Raises `Unavailable`."""
+    """The try that a judge prefers wherever it stands. Raises `NotFound`, `Rejected` or `Unavailable`."""
     start = common_prompt(one.messages, other.messages)
     prompt = transcript(one.messages[:start])
     first, second = (transcript(tried.messages[start:]) for tried in (one, other))
@@ -110,9 +110,7 @@ async def in_both_orders(judge: Judge, one: Try, other: Try) -> Ranked:
         backward = await judge.compare(prompt, second, first)
     except BudgetSpent:
         return Ranked(SPENT)
-    except Rejected as error:
-        if error.code == INVALID_KEY:  # no question has an answer
-            raise
+    except BadRequest:
         return Ranked(REFUSED)
     if forward.prefers_first is None or backward.prefers_first is None:
         return Ranked(UNDECIDED, forward)

@@ -40,6 +40,8 @@ IDLE_S = 4.0
 """How long an idle connection is kept."""
 QUOTED = 500
 """Most characters of another program's words in an error."""
+WRONG_REQUEST = frozenset({400, 413, 422})
+"""Statuses of a request that a model does not take: those of a wrong key or name say nothing about the request."""
 TIMEOUT = "timeout"
 """Code of the error of a peer that took too long."""
 

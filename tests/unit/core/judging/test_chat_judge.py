@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ratchet.core.errors import Unavailable
+from ratchet.core.errors import BadRequest, Forbidden, Unavailable
+from ratchet.core.judging.chat_judge import MOST_TOKENS
 from ratchet.core.judging.profile import JudgeProfile
 from ratchet.core.judging.questions import CHARACTERS
 from ratchet.core.judging.settings import JudgeSettings
@@ -36,6 +37,28 @@ async def test_judge_that_fails_now_and_then_is_asked_again() -> None:
         assert (await judge.compare("p", "one", "other")).prefers_first is False
         with pytest.raises(Unavailable, match="slowly, please"):
             await judge.compare("p", "one", "other")
+
+
+async def test_model_that_reasons_is_asked_as_it_likes() -> None:
+    script = JudgeServer(["SCORE: 1", "SCORE: 0"], refuses=("temperature", "max_tokens"))
+    async with judge_of(script) as (judge, _):
+        scores = [verdict.score for name in "ab" if (verdict := await judge.score(name))]
+    assert scores == [1.0, 0.0]
+    assert [("temperature" in one, "max_tokens" in one) for one in script.asked] == [
+        (True, True),
+        (False, True),
+        (False, False),
+        (False, False),
+    ]
+    assert script.asked[-1]["max_completion_tokens"] == MOST_TOKENS
+
+
+async def test_refusal_of_a_text_is_no_refusal_of_all() -> None:
+    async with judge_of(JudgeServer([400, 422, 403])) as (judge, _):
+        for kind in (BadRequest, BadRequest, Forbidden):
+            with pytest.raises(kind) as caught:
+                await judge.score("work")
+            assert isinstance(caught.value, BadRequest) is (kind is BadRequest)
 
 
 async def test_judge_that_never_answered_is_asked_once() -> None:

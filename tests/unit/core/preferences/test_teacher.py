@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from ratchet.bus.message import JsonObject
-from ratchet.core.errors import Rejected
+from ratchet.core.errors import BadRequest
 from ratchet.core.judging.chat_judge import Comparison
 from ratchet.core.judging.questions import transcript
 from ratchet.core.preferences.derivation import derive_pairs
@@ -35,7 +35,7 @@ class ScriptedJudge:
         self.questions.append((first, second))
         texts = first + second
         if "long" in texts:
-            raise Rejected("too long")
+            raise BadRequest("too long")
         if "dear" in texts:
             raise BudgetSpent
         if "tie" in texts:
