@@ -7,6 +7,7 @@ import sys
 import tempfile
 from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ from ratchet.bus.tasks import end
 from ratchet.client import ClientSettings
 from ratchet.core.contract.policy_manifest import MODEL, PolicyManifest
 from ratchet.core.contract.state import Job, PolicyVersion
-from ratchet.core.errors import RatchetError
+from ratchet.core.errors import RatchetError, Unavailable
 from ratchet.core.stores.policies import Policy, publish_policy, tokenizer_digest, upload_files
 from ratchet.local.demo.agents_process import Shift, crew
 from ratchet.local.demo.clickhouse_facts import Facts
@@ -115,7 +116,7 @@ class Scenario:
                 stable = [policy.training_job_id for policy in policies if policy.stage == "stable"]
                 return job.training_job_id in stable or None
 
-            await self._until("the first policy serves", serves, GATE_S)
+            await until("the first policy serves", serves, GATE_S)
         self._progress.note("v1 serves all traffic")
 
     async def _drilled(self, recipe: Supervised, client: ClientSettings) -> str:
@@ -220,7 +221,7 @@ class Scenario:
     async def _canary(self, version: int) -> str:
         """Traffic until the verdict; its trajectories are the next cycle's data."""
         async with crew(self._shift(None), self._logs / "agents.log") as agents:
-            await self._until(
+            await until(
                 f"v{version} has a verdict", lambda: self._rollout_state(version, DECIDED), self._plan.canary_deadline_s
             )
             self._count(await agents.stop())
@@ -238,14 +239,14 @@ class Scenario:
             )
 
         # The report reads the decision from the warehouse.
-        await self._until(f"the decision about v{version} is stored", decided, STORED_S)
+        await until(f"the decision about v{version} is stored", decided, STORED_S)
         self._progress.note(f"v{version} {rollout.state.replace('_', ' ')}: {rollout.reason}")
         return rollout.state
 
     async def _after_gates(self, version: int) -> str:
         """`refused`, or a state with traffic."""
         states = DECIDED | WITH_TRAFFIC | {"awaiting_approval"}
-        state = await self._until(f"v{version} passed its gates", lambda: self._rollout_state(version, states), GATE_S)
+        state = await until(f"v{version} passed its gates", lambda: self._rollout_state(version, states), GATE_S)
         if state == "awaiting_approval":
             raise DemoFailed(f"the gate could not decide about v{version}: see the deployer's log")
         return state
@@ -299,7 +300,7 @@ class Scenario:
             job = await self._connections.job(job_id)
             return job if job is not None and job.finished_at is not None else None
 
-        job = await self._until(f"job {body['algorithm']} ended", ended, JOB_S)
+        job = await until(f"job {body['algorithm']} ended", ended, JOB_S)
         if job.state != "completed":
             reason = job.error.message if job.error else "no reason given"
             raise DemoFailed(f"job {job.algorithm} {job.state}: {reason}")
@@ -317,7 +318,7 @@ class Scenario:
                     return policy
             return None
 
-        return await self._until("the policy is registered", registered, GATE_S)
+        return await until("the policy is registered", registered, GATE_S)
 
     async def _rollout_state(self, version: int, states: set[str]) -> str | None:
         rollout = await self._connections.rollout(self._world.role)
@@ -332,21 +333,25 @@ class Scenario:
         async def stored() -> bool | None:
             return await facts.rewarded() >= number or None
 
-        await self._until(f"{number} trajectories of {role} have a reward", stored, STORED_S)
+        await until(f"{number} trajectories of {role} have a reward", stored, STORED_S)
 
     async def settle(self) -> None:
         """Wait until every ticket that clerks logged and agents ended has its reward."""
         await self._until_stored(self._world.role, self.story.logged + self.story.ended)
 
-    async def _until(self, what: str, look: Callable[[], Awaitable[T | None]], deadline_s: float) -> T:
-        """Look until there is something to see. Raises `DemoFailed` at the deadline."""
-        try:
-            async with asyncio.timeout(deadline_s):
-                while (result := await look()) is None:  # noqa: ASYNC110 - other processes change it
-                    await asyncio.sleep(POLL_S)
-        except TimeoutError as error:
-            raise DemoFailed(f"waited {deadline_s:g} s in vain until {what}") from error
-        return result
+
+async def until(what: str, look: Callable[[], Awaitable[T | None]], deadline_s: float) -> T:
+    """Look until there is something to see; a busy machine drops one look or another. Raises `DemoFailed` at the
+    deadline."""
+    try:
+        async with asyncio.timeout(deadline_s):
+            while True:
+                with suppress(Unavailable):
+                    if (result := await look()) is not None:
+                        return result
+                await asyncio.sleep(POLL_S)
+    except TimeoutError as error:
+        raise DemoFailed(f"waited {deadline_s:g} s in vain until {what}") from error
 
 
 async def run_command(*arguments: str) -> bytes:
