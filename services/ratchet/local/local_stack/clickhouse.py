@@ -10,10 +10,11 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import sys
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import lz4.frame
@@ -43,17 +44,52 @@ COMPRESS_FROM_BYTES = 16 * 1024
 """Below this, compressing an answer costs more than it saves."""
 
 
+DAMAGED = re.compile(r"Code: (?:32|33|40|226|228|246|271|432)\b.*\(while reading from part (\S+)", re.DOTALL)
+"""An error over a part on disk that cannot be read."""
+
+
+class DamagedParts:
+    """The parts that could not be read. A start puts aside those that it finds damaged, so one is asked for; but only
+    once for each part: where it does not help, the next one would not either."""
+
+    def __init__(self, file: Path) -> None:
+        """`file`: keeps the names of those for which a start was asked for."""
+        self._file = file
+        self._asked = set(file.read_text().splitlines()) if file.exists() else set[str]()
+        self.unfit: str | None = None
+        """Why a start is asked for."""
+
+    def note(self, error: str) -> None:
+        """Take note of a part that an error names."""
+        match = DAMAGED.search(error)
+        if match is None or (part := _identity(match[1])) in self._asked:
+            return
+        self._asked.add(part)
+        self.unfit = f"a part is damaged, and put aside at the next start: {match[1]}"
+        with suppress(OSError):  # a full disk: asked once more at worst
+            self._file.write_text("".join(f"{one}\n" for one in sorted(self._asked)))
+
+
+def _identity(part: str) -> str:
+    """A part's folder: another part may get its name later."""
+    with suppress(OSError):
+        return f"{part} {Path(part).stat().st_ino}"
+    return part
+
+
 class WarehouseFront:
     """The HTTP handlers around one engine."""
 
-    def __init__(self, engine: ChdbEngine, port: int, password: str) -> None:
+    def __init__(self, engine: ChdbEngine, port: int, password: str, damaged: DamagedParts) -> None:
         self._engine = engine
         self._port = port
         self._password = password
+        self._damaged = damaged
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="chdb")
 
     async def ping(self, _request: Request) -> Response:
-        return PlainTextResponse("Ok.\n")
+        unfit = self._damaged.unfit
+        return PlainTextResponse("Ok.\n") if unfit is None else PlainTextResponse(unfit, 503)
 
     async def query(self, request: Request) -> Response:
         """One statement. GET only reads."""
@@ -65,6 +101,7 @@ class WarehouseFront:
             return await asyncio.get_running_loop().run_in_executor(self._workers, self._answer, request, body)
         except (RuntimeError, ProtocolError) as error:
             # chDB raises RuntimeError for everything the engine refuses.
+            self._damaged.note(str(error))
             return _failure(error)
 
     def _answer(self, request: Request, body: bytes) -> Response:
@@ -142,7 +179,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.write(f"{error}\n")
         return 1
     config = uvicorn.Config(
-        WarehouseFront(engine, options.port, password).app(),
+        WarehouseFront(engine, options.port, password, DamagedParts(options.data / "damaged-parts.txt")).app(),
         host=LOOPBACK,
         port=options.port,
         log_level="warning",

@@ -39,6 +39,13 @@ ENGINES = (
 MEMORY_SHARE, MEMORY_LEAST_BYTES = 0.25, 1 << 30
 """The engine takes a quarter of the machine's memory, and never less than 1 GiB; what needs more is refused (241)."""
 
+KEPT_FREE_BYTES = 64 << 20
+"""What the engine leaves free on its disk: where others take the last of it while a part is written, chDB 4.4 reports
+success for a part with empty files."""
+SOURCES_KEPT_S = 480
+"""Parts that were merged stay so long, ClickHouse's own default: chDB's is 0, though it does not sync what it merged. A
+merged part that is damaged is put aside at the next start, and they take its place."""
+
 _STRING = re.compile(r"'(?:[^'\\]++|\\.?|'')*+(?:'|\Z)", re.DOTALL)
 _OTHER_QUOTING = re.compile(r"\$|--|/\*|#|[^\x00-\x7f]")
 """Heredocs, comments and typographic quotes: in a statement with any of them, texts and names look alike."""
@@ -50,7 +57,11 @@ def engine_config(users_file: str, memory_bytes: int) -> str:
     """The engine's configuration file."""
     return (
         f"<clickhouse><users_config>{escape(users_file)}</users_config>"
-        f"<max_server_memory_usage>{memory_bytes}</max_server_memory_usage></clickhouse>"
+        f"<max_server_memory_usage>{memory_bytes}</max_server_memory_usage>"
+        f"<merge_tree><old_parts_lifetime>{SOURCES_KEPT_S}</old_parts_lifetime></merge_tree>"
+        "<storage_configuration><disks><default>"
+        f"<keep_free_space_bytes>{KEPT_FREE_BYTES}</keep_free_space_bytes>"
+        "</default></disks></storage_configuration></clickhouse>"
     )
 
 

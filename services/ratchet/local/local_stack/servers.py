@@ -31,7 +31,7 @@ free at its start, and refuses to make the streams on a disk that is large enoug
 
 STUCK_S = 5.0
 """After a write that failed, as on a full disk, nats-server refuses all others of that stream until it is started
-again, also once there is room. It names the stream at /healthz."""
+again, also once there is room. It names the stream at /healthz. ClickHouse puts damaged parts aside at its start."""
 
 INNER_PORTS = (
     "s3.port.grpc",
@@ -162,6 +162,7 @@ def clickhouse_server(data_dir: Path, port: int, password: str) -> Program:
         port=port,
         env={PASSWORD_VARIABLE: password},
         directories=(data_dir,),
+        stuck_s=STUCK_S,
     )
 
 
