@@ -89,6 +89,7 @@ Picture = tuple[str, int, Callable[[Page], None]]
 SCENE: Mapping[str, Picture] = {
     "act": ("rollouts/support", HEIGHT, _promote),
     "compare": ("policies/compare?role=support&left=7", HEIGHT, _ask_both),
+    "statistics": ("statistics?by=agent", 1140, _nothing),
     "queue": ("annotation?role=support", HEIGHT, _nothing),
     "pairs": ("annotation?tab=pairs&role=support", HEIGHT, _nothing),
     "cancel": (f"training/{DPO}", HEIGHT, _cancel),

@@ -26,6 +26,8 @@ VIEWS = {
     "policies/compare": "Two policies side by side",
     "trajectories": "Trajectories",
     f"trajectories/{IDS[1]}?role=support": "Trajectory change of address",
+    "statistics": "Statistics",
+    "statistics?by=agent": "Statistics",
     "annotation": "Annotation",
     "annotation?tab=pairs&role=support": "Annotation",
     "annotation?tab=agreement&role=support": "Annotation",

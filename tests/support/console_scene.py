@@ -23,6 +23,7 @@ from ratchet.core.contract.http.console import (
 )
 from tests.support.console_policies import policy_answers
 from tests.support.console_rollouts import rollout_answers
+from tests.support.console_statistics import statistics_scene
 from tests.support.console_training import job_counts, training_scene
 from tests.support.console_trajectories import trajectories_scene
 
@@ -37,6 +38,7 @@ def scene() -> dict[str, Any]:
         **rollout_answers(now),
         **policy_answers(now),
         **trajectories_scene(now),
+        **statistics_scene(now),
         **training_scene(now),
     }
 

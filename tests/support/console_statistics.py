@@ -52,19 +52,28 @@ def group(name: str | None, begin: datetime, means: Sequence[float | None], each
 
 def statistics_out(begin: datetime, groups: Sequence[GroupOut], others: int = 0) -> StatisticsOut:
     """Statistics by agent, from the first bucket to the end of the last one; `others`: groups that are left out."""
-    longest = max(groups, key=lambda one: len(one.points), default=group("", begin, []))
-    total = msgspec.structs.replace(longest, names=[])
+    smallest = msgspec.structs.replace(groups[-1], names=[])
+    days = max(len(one.points) for one in groups)
+    shown = [*groups, *([smallest] if others else [])]
+    by_day = [[one.points[day] for one in shown if day < len(one.points)] for day in range(days)]
+    points = [PointOut(at=points[0].at, **_members(_sum(points))) for points in by_day]
     return StatisticsOut(
         since=begin,
-        until=begin + timedelta(days=len(longest.points)) - timedelta(milliseconds=1),
+        until=begin + timedelta(days=days) - timedelta(milliseconds=1),
         every="day",
         by=["agent"],
         evaluation=False,
-        total=total,
+        total=GroupOut(names=[], points=points, **_members(_sum(shown))),
         groups=list(groups),
-        other=msgspec.structs.replace(longest, names=[]) if others else None,
+        other=smallest if others else None,
         others=others,
     )
+
+
+def _sum(parts: Sequence[MeasuresOut]) -> MeasuresOut:
+    rewarded = sum(part.rewarded for part in parts)
+    rewards = sum((part.mean_reward or 0) * part.rewarded for part in parts)
+    return measures(sum(part.trajectories for part in parts), rewards / rewarded if rewarded else None)
 
 
 def statistics_scene(now: datetime) -> dict[str, Any]:

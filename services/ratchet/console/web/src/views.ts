@@ -8,6 +8,7 @@ import { AnnotationView } from "./views/annotation/annotation.tsx";
 import { LoopView } from "./views/loop/loop.tsx";
 import { PoliciesView } from "./views/policies/policies.tsx";
 import { RolloutsView } from "./views/rollouts/rollouts.tsx";
+import { StatisticsView } from "./views/statistics/statistics.tsx";
 import { TrainingView } from "./views/training/training.tsx";
 import { TrajectoriesView } from "./views/trajectories/trajectories.tsx";
 
@@ -26,6 +27,7 @@ export const VIEWS: readonly View[] = [
   { path: "", title: "Loop", icon: "loop", key: "l", component: LoopView },
   { path: "rollouts", title: "Rollouts", icon: "rollout", key: "r", component: RolloutsView },
   { path: "trajectories", title: "Trajectories", icon: "trajectory", key: "t", component: TrajectoriesView },
+  { path: "statistics", title: "Statistics", icon: "chart", key: "s", component: StatisticsView },
   { path: "annotation", title: "Annotation", icon: "annotate", key: "a", component: AnnotationView },
   { path: "training", title: "Training", icon: "training", key: "j", component: TrainingView },
   { path: "alignment", title: "Alignment", icon: "panel", key: "m", component: AlignmentView },

@@ -83,8 +83,10 @@ function axesOf({ series, limits = [], good }: LineChartProps, xs: readonly numb
   const yDomain = domainOf(values, kind);
   const xDomain = domainOf(xs, x === "time" ? "time" : "linear");
   const tight: [number, number] = x === "time" || xs.length < 2 ? xDomain : [xs[0] ?? 0, xs.at(-1) ?? 1];
+  const along = scale(x, tight, [ROOM.left, width - ROOM.right], Math.max(2, Math.floor(width / 90)));
   return {
-    x: scale(x, tight, [ROOM.left, width - ROOM.right], Math.max(2, Math.floor(width / 90))),
+    // Beside a single time there is nothing to name.
+    x: x === "time" && xs.length === 1 ? { ...along, ticks: xs } : along,
     y: scale(kind, yDomain, [height - ROOM.bottom, ROOM.top], Math.max(2, Math.floor(height / 40))),
     yDomain,
   };

@@ -13,7 +13,7 @@ import { Empty, Meter, Page, Panel } from "../../ui/panel.tsx";
 import { Banner, Failure, Loading } from "../../ui/resource.tsx";
 import { Pill, Status } from "../../ui/status.tsx";
 import { Table } from "../../ui/table.tsx";
-import { DataText, PolicyName } from "../../ui/text.tsx";
+import { DataText, PolicyName, Short } from "../../ui/text.tsx";
 import { Ago } from "../../ui/time.tsx";
 import { actFor } from "./attention.ts";
 import { lately, stations, type Station } from "./picture.ts";
@@ -173,7 +173,7 @@ function Rewards() {
     <Panel title="Levels of rewards" id="drift" flush>
       <Table caption="What is watched in rewards for a change of its level" rows={metrics} rowKey={(one) => `${one.role} ${one.function} ${one.metric}`} columns={[
         { name: "Role", show: (one) => <DataText text={one.role} /> },
-        { name: "Function", show: (one) => <DataText text={one.function} /> },
+        { name: "Function", show: (one) => <Short text={one.function} /> },
         { name: "Metric", show: (one) => <DataText text={one.metric} /> },
         { name: "Mean", isNumber: true, show: (one) => measure(one.mean) },
         { name: "Trajectories", isNumber: true, show: (one) => count(one.trajectories) },

@@ -26,7 +26,7 @@ function Known({ alerts }: { alerts: Alerts }) {
     <>
       <Table caption="Receivers of alerts" rows={alerts.receivers} rowKey={(one) => one.name} columns={[
         { name: "Receiver", show: (one) => <><DataText text={one.name} /> <span class="muted small">{one.kind}</span></> },
-        { name: "Gets", show: (one) => <>{one.severity} and worse{one.roles.length > 0 && <> of {one.roles.join(", ")}</>}</> },
+        { name: "Gets", show: (one) => <>{one.severity}{one.severity !== "critical" && " and worse"}{one.roles.length > 0 && <> of {one.roles.join(", ")}</>}</> },
         { name: "State", show: (one) => <State receiver={one} /> },
         { name: "Knows of", isNumber: true, show: (one) => count(alerts.alerts.filter((alert) => alert.sent_to.includes(one.name)).length) },
       ]} />

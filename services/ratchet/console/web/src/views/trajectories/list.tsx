@@ -137,16 +137,19 @@ function SearchForm({ search, wrong }: { search: Search; wrong: string | null })
         <Select label="Time" value={draft.within} onValue={choose("within")} options={WITHIN} />
       </div>
       <details open={isDetailed(search)}>
-        <summary>Policy, reward, reason, agent, exact times</summary>
+        <summary>Policy, reward, reason, agent, domain, model, exact times</summary>
         <div class="fields">
           <TextField label="Policy" placeholder="7 or support@7" value={draft.policy} onValue={change("policy")} />
           <TextField label="Reward from" placeholder="0" value={draft.reward_min} onValue={change("reward_min")} />
           <TextField label="Reward to" placeholder="1" value={draft.reward_max} onValue={change("reward_max")} />
           <Select label="Teaches nothing because" value={draft.reason} onValue={choose("reason")} options={[["", "any or none"], ...REASONS.map((one) => [one, one] as const)]} />
           <TextField label="Agent" value={draft.agent} onValue={change("agent")} />
+          <TextField label="Domain" value={draft.domain} onValue={change("domain")} />
+          <TextField label="Model" value={draft.model} onValue={change("model")} />
+          <TextField label="Profile" value={draft.profile} onValue={change("profile")} />
           <TextField label="Source" placeholder="client, assembled, import:…" value={draft.source} onValue={change("source")} />
-          <TextField label="From" type="datetime-local" value={toField(draft.since)} onValue={(value) => change("since")(fromField(value))} />
-          <TextField label="Until" type="datetime-local" value={toField(draft.until)} onValue={(value) => change("until")(fromField(value))} />
+          <div class="wide"><TextField label="From" type="datetime-local" value={toField(draft.since)} onValue={(value) => change("since")(fromField(value))} /></div>
+          <div class="wide"><TextField label="Until" type="datetime-local" value={toField(draft.until)} onValue={(value) => change("until")(fromField(value))} /></div>
         </div>
       </details>
       {wrong !== null && <p class="wrong" role="alert">{wrong}</p>}

@@ -19,16 +19,19 @@ export interface Search {
   readonly reward_max: string;
   readonly reason: string;
   readonly agent: string;
+  readonly domain: string;
+  readonly model: string;
+  readonly profile: string;
   readonly source: string;
 }
 
-export const NAMES = ["text", "role", "state", "arm", "outcome", "within", "since", "until", "policy", "reward_min", "reward_max", "reason", "agent", "source"] as const satisfies readonly (keyof Search)[];
-const RARE: readonly (keyof Search)[] = ["since", "until", "policy", "reward_min", "reward_max", "reason", "agent", "source"];
+export const NAMES = ["text", "role", "state", "arm", "outcome", "within", "since", "until", "policy", "reward_min", "reward_max", "reason", "agent", "domain", "model", "profile", "source"] as const satisfies readonly (keyof Search)[];
+const RARE: readonly (keyof Search)[] = ["since", "until", "policy", "reward_min", "reward_max", "reason", "agent", "domain", "model", "profile", "source"];
 
 export const WITHIN: readonly (readonly [string, string])[] = [
   ["", "any time"], ["1h", "the last hour"], ["24h", "the last 24 hours"], ["7d", "the last 7 days"], ["30d", "the last 30 days"],
 ];
-const SECONDS: Readonly<Record<string, number>> = { "1h": 3600, "24h": 86_400, "7d": 7 * 86_400, "30d": 30 * 86_400 };
+export const SECONDS: Readonly<Record<string, number>> = { "1h": 3600, "24h": 86_400, "7d": 7 * 86_400, "30d": 30 * 86_400, "90d": 90 * 86_400 };
 
 /** Why a call may teach policy gradients nothing, as the gateway and the collector name it. */
 export const REASONS: readonly string[] = [
