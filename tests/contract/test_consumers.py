@@ -18,6 +18,8 @@ from ratchet.core.service.http_client import AsyncApiClient, Peer
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.objects import Objects
 from ratchet.core.stores.warehouse import Warehouse
+from ratchet.extras.span_exporter import app as exporter
+from ratchet.extras.span_exporter.otlp_client import OtlpClient
 from ratchet.reward_computer import app as reward
 from ratchet.reward_computer.settings import Settings as RewardSettings
 from ratchet.rl_coordinator import app as coordinator
@@ -72,12 +74,17 @@ async def deploying(bus: FakeBus) -> None:
         await eventually(opened)
 
 
+async def exporting(bus: FakeBus) -> None:
+    exporter.assembled(bus, OtlpClient("http://127.0.0.1:1", {}), content=False)
+
+
 SERVICES: dict[str, Callable[[FakeBus], Awaitable[None]]] = {
     "trajectory_collector": collecting,
     "reward_computer": rewarding,
     "rl_coordinator": coordinating,
     "trainer_worker": training,
     "canary_deployer": deploying,
+    "span_exporter": exporting,
 }
 
 

@@ -22,6 +22,7 @@ PROGRAMS = {
     **{name: name for name in ("gateway", "trajectory_collector", "reward_computer", "rl_coordinator")},
     **{name: name for name in ("trainer_worker", "canary_deployer", "console", "notifier", "client", "cli")},
     "extras/trackers": "experiment_tracker",
+    "extras/span_exporter": "span_exporter",
     "extras/importers": "cli",
     "core/preferences": "cli",
 }

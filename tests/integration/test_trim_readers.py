@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from nats.js.api import ConsumerConfig
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
@@ -37,6 +38,14 @@ async def rollout(bus: Bus, state: State, **places: int) -> None:
         rollout_id="r", role="support", state=state, candidate=SERVED, created_at=AT, actor="test", **places
     )
     await Bucket(bus, ROLLOUTS, Rollout).put("support", record)
+
+
+async def test_nothing_is_kept_for_a_reader_that_is_optional(settings: SharedSettings) -> None:
+    async with connected(settings) as bus:
+        await bus.publish(turn())
+        await bus.pull("RL_TURNS", ConsumerConfig(durable_name="spans-turns"), batch=1, linger_s=0.0).open()
+        read = await NatsReaders(bus, Streams(bus), []).read_up_to("RL_TURNS")
+        assert read == {"collector-turns": 0}
 
 
 def test_every_state_with_traffic_reads() -> None:

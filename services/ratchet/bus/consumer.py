@@ -61,6 +61,8 @@ REMEMBERED = 10_000
 
 MEASURE_S = 15.0
 """How often it is asked how long the oldest message has waited."""
+FORGOTTEN_S = 86_400.0
+"""After so long without a request the broker forgets an optional consumer: it begins again with what there is then."""
 
 READING_S = 0.005
 """For so long messages of a batch are read before the loop serves others."""
@@ -197,6 +199,7 @@ class Consumer:
             max_deliver=-1,
             max_ack_pending=max(WAITING, spec.batch * 4),
             filter_subjects=list(spec.subjects) or bus.contracts.filters(spec.topics),
+            inactive_threshold=FORGOTTEN_S if spec.optional else None,
         )
         self._deliveries = bus.pull(spec.stream, config, batch=spec.batch, linger_s=spec.linger_s)
 

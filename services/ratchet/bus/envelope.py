@@ -106,8 +106,9 @@ def enveloped(
         headers["ce-dataschema"] = schema
     if cause is not None:
         headers["ce-causationid"] = cause.event_id
-        if cause.traceparent is not None and len(cause.traceparent) <= MAX_ID:
-            headers["traceparent"] = cause.traceparent
+    traceparent = message.traceparent or (cause.traceparent if cause is not None else None)
+    if traceparent is not None and len(traceparent) <= MAX_ID:
+        headers["traceparent"] = traceparent
     if len(body) > COMPRESS_ABOVE:
         headers["content-encoding"] = "zstd"
         body = zstandard.compress(body)

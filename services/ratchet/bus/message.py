@@ -47,6 +47,11 @@ class Message(Value, frozen=True, kw_only=True, omit_defaults=True):
         return self.event_id
 
     @property
+    def traceparent(self) -> str | None:
+        """W3C trace context of the event itself; None: it continues that of its cause."""
+        return None
+
+    @property
     def header_summary(self) -> Value | None:
         """What readers that need little of it get in a header, instead of its body; None: they read the body."""
         return None
@@ -60,6 +65,15 @@ class Cause(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Id of the first event of the causal chain."""
     traceparent: str | None = None
     """W3C trace context of the event, if it had one."""
+
+
+def cause_of(event: Message, before: Cause | None = None) -> Cause:
+    """An event as what others follow from; `before`: its own cause, whose chain and trace it continues."""
+    return Cause(
+        event_id=event.event_id,
+        correlation_id=before.correlation_id if before else event.event_id,
+        traceparent=event.traceparent or (before.traceparent if before else None),
+    )
 
 
 T = TypeVar("T")

@@ -88,6 +88,8 @@ class ConsumerSpec:
     max_deliveries: int = 5
     """A message is dead once its handling failed unexpectedly so often in one process. `Retry` and `Unavailable` are
     no failures: what waits for others may wait for as long as they take."""
+    optional: bool = False
+    """No message is kept for it: a stream that is full goes on without what it has not read, and it misses that."""
 
     def filled(self, parameters: Mapping[str, str]) -> ConsumerSpec:
         """With parameters instead of their places. Raises `ConfigError` unless they are those that it names."""

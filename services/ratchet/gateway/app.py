@@ -208,7 +208,10 @@ def _guard(
     closing.callback(reader.close)
     user_key = settings.user_key.get_secret_value() if settings.user_key else None
     subject_key = settings.subject_key
-    calls = CallOpener(reader, models, router, continuing, arms, identity, peer_sync, user_key, subject_key, utc_now)
+    exports = settings.span_exporter_endpoint is not None
+    calls = CallOpener(
+        reader, models, router, continuing, arms, identity, peer_sync, user_key, subject_key, utc_now, exports
+    )
     cache = AnswerCache(settings.cache_bytes)
     modes, limits = settings.logprob_modes, settings.limits
     answering = Answering(router, cache, recorder, identity, reader, modes, settings.prices, limits)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import uuid_utils
 
-from ratchet.core.contract.turn import Trace
+from ratchet.core.contract.traces import TRACEPARENT, Trace, read_traceparent, span_id_of
 from ratchet.core.errors import BadRequest, NotFound
 from ratchet.core.rules.access import Caller, KeyScope
 from ratchet.core.rules.arms import PINNED
@@ -37,7 +37,6 @@ from ratchet.gateway.domain.identity import (
     Recognised,
     names_of,
     subject_ref,
-    trace_of,
 )
 from ratchet.gateway.domain.routing import Arm, Arms, claim_of
 from ratchet.gateway.domain.turns import TurnHeader
@@ -52,6 +51,7 @@ ARM = b"x-ratchet-arm"
 """With the value `pinned`: an evaluation, which stays out of statistics and training whatever model it names."""
 BAGGAGE_CHARACTERS = 8192
 """Longest baggage that a turn records: the standard asks no platform to carry more."""
+_TRACEPARENT = TRACEPARENT.encode()
 PASSED = frozenset(
     {
         b"anthropic-beta",
@@ -61,7 +61,7 @@ PASSED = frozenset(
         b"openai-beta",
         b"openai-organization",
         b"openai-project",
-        b"traceparent",
+        _TRACEPARENT,
         b"tracestate",
         b"x-request-id",
     }
@@ -208,6 +208,8 @@ class CallOpener:
     subject_key: bytes
     """Key of the hash of a trajectory's subject, the same in all gateways; empty where they share no secret."""
     now: Callable[[], datetime]
+    continues_traces: bool = False
+    """Engines continue a trace from the call's own span, not from the agent's: that span is exported."""
 
     async def open(self, dialect: ApiDialect, request: Request, trajectory: str | None) -> Call:
         """Read the request and choose who answers. A call that no engine can answer leaves no trace here.
@@ -224,16 +226,16 @@ class CallOpener:
         drawn = await self.draw(model, asking, request.caller, subject)
         if owner and request.caller.allows(KeyScope.FEEDBACK, drawn.arm.role):
             drawn.arm.called_by(owner)
+        user = end_user_of(asked) if self.user_key is not None else None
+        header = self._header(request, labels, drawn, at, user_ref(self.user_key, user))
         call = msgspec.structs.replace(
             asked,
-            headers=passed_headers(request),
+            headers=passed_headers(request, header if self.continues_traces else None),
             query=request.query,
             answer_id=RESPONSE_PREFIX + secrets.token_hex(20),
             at=int(at.timestamp()),
             trajectory_id=drawn.arm.trajectory_id,
         )
-        user = end_user_of(asked) if self.user_key is not None else None
-        header = self._header(request, labels, drawn, at, user_ref(self.user_key, user))
         composed_by, began = request.header(BUNDLE), time.perf_counter()
         return Call(dialect, call, sent, drawn.arm, drawn.recognised, drawn.choice, header, began, owner, composed_by)
 
@@ -333,16 +335,22 @@ def _is_pinned(request: Request) -> bool:
 
 def _trace_of(request: Request) -> Trace | None:
     """The agent's OpenTelemetry context, unless it is invalid; without a baggage that is longer than the standard's."""
-    traced, baggage = trace_of(request.header(b"traceparent") or ""), request.header(b"baggage")
-    if traced is None:
-        return None
-    kept = baggage if baggage is not None and len(baggage) <= BAGGAGE_CHARACTERS else None
-    return Trace(trace_id=traced[0], span_id=traced[1], baggage=kept)
+    traced, baggage = read_traceparent(request.header(_TRACEPARENT) or ""), request.header(b"baggage")
+    if traced is None or baggage is None or len(baggage) > BAGGAGE_CHARACTERS:
+        return traced
+    return msgspec.structs.replace(traced, baggage=baggage)
 
 
-def passed_headers(request: Request) -> list[tuple[bytes, bytes]]:
-    """The agent's headers that go on to the engine: traces, and what the provider's API defines."""
-    return [(name, value) for name, value in request.headers.items() if name in PASSED]
+def passed_headers(request: Request, continued: TurnHeader | None = None) -> list[tuple[bytes, bytes]]:
+    """The agent's headers that go on to the engine: traces, and what the provider's API defines.
+
+    `continued`: the call whose span takes the place of the agent's.
+    """
+    passed = [(name, value) for name, value in request.headers.items() if name in PASSED]
+    if continued is None or continued.trace is None:
+        return passed
+    own = msgspec.structs.replace(continued.trace, span_id=span_id_of(continued.turn_id)).traceparent.encode()
+    return [(name, own if name == _TRACEPARENT else value) for name, value in passed]
 
 
 def new_id() -> str:

@@ -143,6 +143,10 @@ class Settings(ServiceSettings):
         default=None, validation_alias=AliasChoices("coordinator_url", "RATCHET_COORDINATOR_URL")
     )
     """The coordinator, which gets `/v1/jobs` and `/v1/status`; without it the gateway has no such routes."""
+    span_exporter_endpoint: OptionalHttpAddress = Field(
+        default=None, validation_alias=AliasChoices("RATCHET_SPAN_EXPORTER_ENDPOINT", "span_exporter_endpoint")
+    )
+    """Where the span exporter sends. With it engines continue a trace from the gateway's span, which is there then."""
     cache_bytes: int = 0
     """Bytes of the cache of answers at temperature 0; 0: no cache."""
     api_keys: list[ApiKey] = Field(default_factory=list[ApiKey])

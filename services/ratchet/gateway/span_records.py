@@ -22,7 +22,7 @@ from ratchet.core.contract.spans import Span, Spans
 from ratchet.core.errors import BadRequest, InvalidMessage, Rejected
 from ratchet.core.rules.redaction import Redacted, redact
 from ratchet.core.rules.texts import user_ref
-from ratchet.dialects.telemetry.names import SWITCH
+from ratchet.dialects.telemetry.names import OWN_SCOPE, SWITCH
 from ratchet.dialects.telemetry.otlp import LOGS, RawSpan, read_request
 from ratchet.dialects.telemetry.reading import is_kept, read_span
 from ratchet.dialects.telemetry.span_tree import calls_of, tree_of
@@ -189,6 +189,8 @@ class _Taking:
 
 def _refusal(job: SpansJob, raw: RawSpan, role: str) -> str | None:
     """Why a span is not taken, before it is read."""
+    if raw.scope == OWN_SCOPE:
+        return "is a span of Ratchet's own, which tells what is stored here already"
     if not raw.has_ids:
         return "names no trace and span" if job.signal == LOGS else "has a trace id or span id that OTLP does not allow"
     if role not in job.reported:

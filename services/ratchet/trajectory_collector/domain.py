@@ -254,6 +254,7 @@ def _made(end: TrajectoryEnd, own: Sequence[Turn], instructions: str, entries: S
         quality=end.quality,
         parent_trajectory_id=end.parent_trajectory_id,
         labels=end.labels,
+        trace=last.span,
     )
 
 

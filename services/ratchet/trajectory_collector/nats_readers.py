@@ -47,12 +47,15 @@ class NatsReaders:
 
         Raises `Unavailable`.
         """
+        every = self._bus.contracts.consumers.values()
+        optional = {reader.name for reader in every if reader.optional}
         declared = {
             reader.name: 0
-            for reader in self._bus.contracts.consumers.values()
-            if reader.stream == stream and not self._absent & {reader.name, reader.service}
+            for reader in every
+            if reader.stream == stream and not {*self._absent, *optional} & {reader.name, reader.service}
         }
-        durable = await self._streams.settled_by(stream)
+        settled = await self._streams.settled_by(stream)
+        durable = {name: sequence for name, sequence in settled.items() if name not in optional}
         projections: dict[str, int] = {}
         for position in await positions(self._bus):
             reader = self._bus.contracts.projections[position.projection]

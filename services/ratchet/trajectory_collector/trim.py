@@ -3,7 +3,8 @@
 A message stays for as long as one of these needs it:
 
 - the audit: the message is not accounted for yet, or its row is gone;
-- a durable consumer, also one of a service that `topics.json` names and that was never started;
+- a durable consumer, also one of a service that `topics.json` names and that was never started, but none that it calls
+  optional;
 - a projection, by the cursor in its bucket;
 - a rollout that is under way, by the sequences in its record;
 - the setting `trim_keep_s`: after a restore of ClickHouse from last hour's backup, the stream supplies the rest.

@@ -22,13 +22,21 @@ from ratchet.core.rules.algorithms import PROMPTS
 from ratchet.core.rules.model_hub import HUB_VARIABLE
 from ratchet.core.service.runtime import SHUTDOWN_S
 from ratchet.core.service.settings import SharedSettings
-from ratchet.local.local_stack.catalog import MLFLOW, MLFLOW_PORT, NOTIFIER, PROMPT_WORKER, SERVICES, TRACKER
+from ratchet.local.local_stack.catalog import (
+    MLFLOW,
+    MLFLOW_PORT,
+    NOTIFIER,
+    PROMPT_WORKER,
+    SERVICES,
+    SPAN_EXPORTER,
+    TRACKER,
+)
 from ratchet.local.local_stack.plan import HEALTH_URLS
 from ratchet.local.local_stack.providers import PROVIDERS
 from tests.support.compose import REPOSITORY, VARIABLE, compose, services
 from tools.environment.make_env import assignments
 
-OURS = {spec.name: spec for spec in (*SERVICES, NOTIFIER)}
+OURS = {spec.name: spec for spec in (*SERVICES, NOTIFIER, SPAN_EXPORTER)}
 ONE_SHOT = {"volumes", "init"}
 EXAMPLE = assignments((REPOSITORY / ".env.example").read_text())
 TEXT = (REPOSITORY / "docker-compose.yml").read_text()

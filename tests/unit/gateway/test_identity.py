@@ -26,7 +26,6 @@ from ratchet.gateway.domain.identity import (
     names_of,
     random_ids,
     subject_ref,
-    trace_of,
     trajectory_id_of,
 )
 from ratchet.gateway.settings import Settings
@@ -167,25 +166,6 @@ def test_a_name_beyond_ascii_means_the_same_in_a_header_and_in_a_path() -> None:
     headers = {b"x-ratchet-run": "Lauf Ü".encode().decode("latin-1"), b"x-ratchet-trajectory": "\xff"}
     names = names_of(headers.get, None)
     assert (names.run, names.header) == ("Lauf Ü", "ÿ")
-
-
-@pytest.mark.parametrize(
-    ("text", "trace"),
-    [
-        (PARENT, TRACE),
-        (f" {PARENT[:-2]}00 ", TRACE),
-        (f"01-{TRACE}-00f067aa0ba902b7-01-what-comes-later", TRACE),
-        (f"{PARENT}-more", None),
-        (f"ff-{TRACE}-00f067aa0ba902b7-01", None),
-        (f"00-{'0' * 32}-00f067aa0ba902b7-01", None),
-        (f"00-{TRACE}-{'0' * 16}-01", None),
-        (PARENT.upper(), None),
-        ("garbage", None),
-    ],
-)  # fmt: skip
-def test_a_trace_counts_whether_sampled_or_not_and_never_when_invalid(text: str, trace: str | None) -> None:
-    traced = trace_of(text)
-    assert (traced[0] if traced else None) == trace
 
 
 def test_tool_call_leads_back_however_the_rest_is_respelled() -> None:

@@ -127,7 +127,7 @@ async def test_names_of_any_kind_lead_to_trajectory_that_end_by_same_name_ends(h
     traced = await ask(here, headers={b"traceparent": f"00-{TRACE}-00f067aa0ba902b7-00".encode(), b"baggage": b"a=b"})
     assert traced["x-ratchet-trajectory"] == trajectory_id_of(TRACE)
     turn = (await here.published())[-1]
-    assert turn["trace"] == {"trace_id": TRACE, "span_id": "00f067aa0ba902b7", "baggage": "a=b"}
+    assert turn["trace"] == {"trace_id": TRACE, "span_id": "00f067aa0ba902b7", "baggage": "a=b", "sampled": False}
 
 
 async def test_turns_have_the_name_of_the_run_as_its_agent_gave_it(here: Alone) -> None:

@@ -8,16 +8,20 @@ from typing import Any
 
 import msgspec
 import pytest
+from google.protobuf import json_format
 
 from ratchet.core.contract import Spans
 from ratchet.core.contract.spans import Span
 from ratchet.core.service.asgi import Response
 from ratchet.core.service.problems import HttpError
 from ratchet.dialects.telemetry.otlp import JSON, PROTOBUF
+from ratchet.extras.span_exporter.domain import call_span, request_of
 from ratchet.gateway.domain.prices import Price
 from ratchet.gateway.error_shapes import ErrorShapes
 from ratchet.gateway.span_records import MESSAGE_BYTES, SpansJob, TakenSpans, take_spans, words_of
 from ratchet.gateway.telemetry import answer, content_type_of, status_body
+from tests.support.messages import turn
+from tests.support.span_exports import delivered
 from tests.support.telemetry import RECEIVED, SEALER, batches, job, spelled, traced
 
 
@@ -95,6 +99,19 @@ def test_same_request_has_the_same_id_and_another_service_another() -> None:
     ids = [batches(taken(body))[0].batch_id for body in (trace.protobuf, trace.protobuf, traced("b").protobuf)]
     assert ids[0] == ids[1] != ids[2]
     assert ids[0] != batches(taken(traced("a", service="other").protobuf))[0].batch_id
+
+
+def test_spans_that_ratchet_sent_itself_do_not_come_back_as_runs() -> None:
+    own = call_span(delivered(turn()), content=True)
+    assert own is not None
+    request = request_of([own])
+    for body, content_type in (
+        (request.SerializeToString(), PROTOBUF),
+        (json_format.MessageToJson(request).encode(), JSON),
+    ):
+        refused = take_spans(job(body, content_type=content_type), SEALER)
+        assert refused.records == []
+        assert list(refused.refused) == ["is a span of Ratchet's own, which tells what is stored here already"]
 
 
 def test_many_spans_travel_in_parts_and_one_that_is_too_large_is_refused() -> None:

@@ -8,13 +8,17 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
+from msgspec import structs
 
 from ratchet.core.contract import JsonObject, PolicyClaim, named_id
+from ratchet.core.contract.traces import read_traceparent, span_id_of
 from ratchet.core.contract.turn import EngineInfo, Sampling, Usage
 from ratchet.core.rules.chat.links import prefix_digests
 from ratchet.core.rules.recorded import ids_digest
+from ratchet.core.service.asgi import Request
 from ratchet.core.service.contracts import load_contracts
 from ratchet.dialects.answers import Answer
+from ratchet.gateway.calls import passed_headers
 from ratchet.gateway.domain.past_calls import PastCall
 from ratchet.gateway.domain.turns import (
     TurnHeader,
@@ -194,3 +198,14 @@ def test_a_barred_answer_becomes_a_turn_with_the_reason_and_without_tokens() -> 
     turn = turn_of(HEADER, asked(), barred, 1.0)
     assert (turn.trainable.reason, turn.prompt_token_ids) == ("unsearchable_prompt", None)
     assert turn.response == GOOD.message
+
+
+def test_engine_continues_a_trace_from_the_calls_own_span() -> None:
+    agents = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    request = Request("POST", "/", {b"traceparent": agents, b"tracestate": b"a=b", b"x-other": b"c"}, b"")
+    passed = [(b"traceparent", agents), (b"tracestate", b"a=b")]
+    assert passed_headers(request) == passed_headers(request, HEADER) == passed
+    call = structs.replace(HEADER, trace=read_traceparent(agents.decode()))
+    span_id = span_id_of(HEADER.turn_id).encode()
+    own = b"00-4bf92f3577b34da6a3ce929d0e0e4736-" + span_id + b"-01"
+    assert passed_headers(request, call) == [(b"traceparent", own), (b"tracestate", b"a=b")]

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ratchet.bus.message import Cause
+from ratchet.bus.message import Cause, cause_of
 from ratchet.canary_deployer.domain.audit import seal
 from ratchet.canary_deployer.domain.gating import CHECKS, HELDOUT, SAFETY_SUITE
 from ratchet.canary_deployer.domain.rollout import (
@@ -197,8 +197,7 @@ def registration_cause(policy: PolicyVersion) -> Cause | None:
     """The event of `Announcer.registration` as a cause; None for a policy that no job made."""
     if policy.cause is None:
         return None
-    registration = Announcer(endpoint="").registration(policy, policy.created_at)
-    return Cause(event_id=registration.event_id, correlation_id=policy.cause.correlation_id)
+    return cause_of(Announcer(endpoint="").registration(policy, policy.created_at), policy.cause)
 
 
 def validation(gates: Sequence[GateResult]) -> ValidationResults:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from ratchet.bus.message import Cause
+from ratchet.bus.message import cause_of
 from ratchet.canary_deployer.domain.announcements import Announcer, endings, registration_cause
 from ratchet.canary_deployer.domain.estimates import takes_too_long
 from ratchet.canary_deployer.domain.gating import state_after_gates
@@ -156,8 +156,7 @@ def apply_decision(
     moved = _staged(moved, rollout, decision.verdict, rules, now)
     announced, *others = announcer.announcements(moved, decision, rules, policies, now)
     others += endings(rollout.state, moved, decision, now)
-    correlation = rollout.cause.correlation_id if rollout.cause else announced.event_id
-    cause = Cause(event_id=announced.event_id, correlation_id=correlation)
+    cause = cause_of(announced, rollout.cause)
     outbox = [
         PendingEvent(announced.TOPIC, encode(announced).decode(), rollout.cause),
         *(PendingEvent(message.TOPIC, encode(message).decode(), cause) for message in others),

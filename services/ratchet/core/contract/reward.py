@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from ratchet.bus.message import JsonObject, Value, named_id
 from ratchet.core.contract.roles import DEFAULT_ROLE, RoleMessage
+from ratchet.core.contract.traces import Trace
 from ratchet.core.contract.values import (
     DOMAINS,
     Amount,
@@ -131,10 +132,16 @@ class Reward(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
     """Computed anew from history, under a function that was accepted: no trajectory is new."""
     first_scored: list[str] | None = None
     """Of a revision after the first: components that apply, and applied in no revision before it."""
+    trace: Trace | None = None
+    """The span that the reward belongs below, as its trajectory names it."""
 
     @property
     def event_id(self) -> str:
         return self.reward_id
+
+    @property
+    def traceparent(self) -> str | None:
+        return self.trace.traceparent if self.trace else None
 
 
 CORRECTION, ABANDONED = 0.2, 0.0

@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from ratchet.bus.message import JsonObject, Message, Value, named_id
 from ratchet.core.contract.roles import DEFAULT_ROLE
+from ratchet.core.contract.traces import Trace, span_id_of, trace_id_of
 from ratchet.core.contract.values import (
     DOMAINS,
     NULLABLE,
@@ -329,6 +330,11 @@ class TrainingRequest(Message, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def event_id(self) -> str:
         return named_id(self.TOPIC, self.training_job_id)
+
+    @property
+    def traceparent(self) -> str:
+        """A job has a trace of its own, up to the rollout of its policy: it learns from many traces of agents."""
+        return Trace(trace_id=trace_id_of(self.training_job_id), span_id=span_id_of(self.training_job_id)).traceparent
 
 
 class TrainingDispatch(Message, frozen=True, kw_only=True, omit_defaults=True):

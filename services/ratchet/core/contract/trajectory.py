@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from ratchet.bus.message import JsonObject, Value, named_id
 from ratchet.core.contract.roles import DEFAULT_ROLE, RoleMessage
+from ratchet.core.contract.traces import Trace
 from ratchet.core.contract.values import (
     DOMAINS,
     NULLABLE,
@@ -193,6 +194,8 @@ class Trajectory(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
     """Id under which the gateway recorded the calls, where it is another: one run may hold several conversations."""
     labels: JsonObject | None = None
     """Free-form labels of your own."""
+    trace: Trace | None = None
+    """The span of its last call, where the collector knows that: what evaluates the trajectory belongs below it."""
 
     @property
     def event_id(self) -> str:
@@ -203,6 +206,10 @@ class Trajectory(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
     def repetition_id(self) -> str:
         """See `_repetition_id`."""
         return _repetition_id(self)
+
+    @property
+    def traceparent(self) -> str | None:
+        return self.trace.traceparent if self.trace else None
 
 
 class TrajectoryEnd(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):

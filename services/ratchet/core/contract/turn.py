@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from ratchet.bus.message import JsonObject, Value
 from ratchet.core.contract.roles import DEFAULT_ROLE, RoleMessage
+from ratchet.core.contract.traces import BY_SPAN, Trace, span_id_of, trace_id_of
 from ratchet.core.contract.trajectory import PolicyClaim
 from ratchet.core.contract.values import (
     Amount,
@@ -23,8 +24,6 @@ from ratchet.core.contract.values import (
     Role,
     Sha256,
     Share,
-    SpanId,
-    TraceId,
     UserRef,
     Uuid,
     listed,
@@ -134,17 +133,6 @@ class Provider(Value, frozen=True, kw_only=True, omit_defaults=True):
     """The provider's `x-request-id` or `request-id`, also of a call that it refused."""
     service_tier: str | None = None
     """The tier that served the call."""
-
-
-class Trace(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """The agent's OpenTelemetry context, as it came with the request."""
-
-    trace_id: TraceId
-    """Id of the trace, lower-case hexadecimal."""
-    span_id: SpanId
-    """Id of the agent's span that made the call, lower-case hexadecimal."""
-    baggage: str | None = None
-    """The `baggage` header, redacted."""
 
 
 class Trainable(Value, frozen=True, kw_only=True):
@@ -341,6 +329,22 @@ class Turn(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def event_id(self) -> str:
         return self.turn_id
+
+    @property
+    def span(self) -> Trace:
+        """The span that the call is: the agent's own, where its telemetry reports the call; else the gateway's.
+
+        That one is in the agent's trace, or, where the agent has none, in one with the trajectory's id.
+        """
+        if self.trace is not None and self.trajectory_by == BY_SPAN:
+            return msgspec.structs.replace(self.trace, baggage=None)
+        trace_id = self.trace.trace_id if self.trace else trace_id_of(self.trajectory_id)
+        sampled = self.trace is None or self.trace.sampled
+        return Trace(trace_id=trace_id, span_id=span_id_of(self.turn_id), sampled=sampled)
+
+    @property
+    def traceparent(self) -> str:
+        return self.span.traceparent
 
     @property
     def header_summary(self) -> TurnSummary:

@@ -114,7 +114,7 @@ class _Client:
             request["params"] = {name: value for name, value in query.items() if value is not None}
         if body is not None:
             request["content"] = body if isinstance(body, bytes) else msgspec.json.encode(body)
-            given["content-type"] = "application/json"
+            given.setdefault("content-type", "application/json")
         return request
 
     async def _exchange(

@@ -50,8 +50,10 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 """A port that a server listens on; 0 picks a free one."""
 HttpAddress = Annotated[str, AfterValidator(_http_address)]
 """The URL of a server of HTTP."""
-OptionalHttpAddress = Annotated[str | None, AfterValidator(lambda url: _http_address(url) if url else url)]
-"""The same; absent or empty where there is no such server."""
+OptionalHttpAddress = Annotated[
+    str | None, AfterValidator(lambda url: _http_address(url) if url and url != "none" else None)
+]
+"""The same; absent, empty or `none` where there is no such server."""
 
 
 LogLevel = Annotated[Literal["debug", "info", "warning", "error", "critical"], BeforeValidator(str.lower)]

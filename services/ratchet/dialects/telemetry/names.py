@@ -12,6 +12,8 @@ from ratchet.core.contract.spans import AGENT, INFERENCE, OTHER, TOOL
 from ratchet.dialects.foreign_values import count_of, number_of, object_of, text_or_none
 from ratchet.dialects.telemetry.otlp import Attributes
 
+OWN_SCOPE = "ratchet"
+"""The instrumentation scope of the spans that Ratchet sends: where they come back, they are no agent's."""
 SWITCH = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 """Environment variable by which most instrumentations send content, which they leave out by default."""
 KINDS: Mapping[str, Mapping[str, str]] = {

@@ -76,6 +76,8 @@ class RawSpan:
     is_entry: bool = False
     """Its parent is a span of another process."""
     service: str = ""
+    scope: str = ""
+    """What instrumented it."""
 
     @property
     def has_ids(self) -> bool:
@@ -128,6 +130,7 @@ def _spans(request: Any) -> Iterator[RawSpan]:
                     error=_failure(span.status.code, span.status.message),
                     is_entry=_is_entry(span.flags),
                     service=service,
+                    scope=scope.scope.name,
                 )
 
 
@@ -233,7 +236,12 @@ class _JsonRecord(msgspec.Struct, rename="camel"):
     body: dict[str, Any] | None = None
 
 
+class _ScopeName(msgspec.Struct):
+    name: str = ""
+
+
 class _Scope(msgspec.Struct, rename="camel"):
+    scope: _ScopeName | None = None
     spans: list[_JsonSpan] = []
     log_records: list[_JsonRecord] = []
 
@@ -256,7 +264,8 @@ def _of_json(signal: str, body: bytes) -> Iterator[RawSpan]:
         for part in request.resource_spans if signal == TRACES else request.resource_logs:
             service = _service(_json_attributes(part.resource.attributes, all_of_them=True) if part.resource else {})
             for scope in part.scope_spans:
-                yield from (_json_span(span, service) for span in scope.spans)
+                name = scope.scope.name if scope.scope else ""
+                yield from (_json_span(span, service, name) for span in scope.spans)
             for scope in part.scope_logs:
                 yield from (_json_record(record, service) for record in scope.log_records)
     except msgspec.DecodeError as error:
@@ -275,7 +284,7 @@ def _decoded(body: bytes) -> _Request:
         return decode(with_whole_characters(body, MOST_ESCAPES), _Request)
 
 
-def _json_span(span: _JsonSpan, service: str) -> RawSpan:
+def _json_span(span: _JsonSpan, service: str, scope: str) -> RawSpan:
     status = span.status or _Status()
     code = _FAILED if status.code == "STATUS_CODE_ERROR" else int(status.code) if str(status.code).isdecimal() else 0
     return RawSpan(
@@ -292,6 +301,7 @@ def _json_span(span: _JsonSpan, service: str) -> RawSpan:
         error=_failure(code, status.message),
         is_entry=_is_entry(span.flags),
         service=service,
+        scope=scope,
     )
 
 

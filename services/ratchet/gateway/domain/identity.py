@@ -51,6 +51,7 @@ import msgspec
 from ratchet.bus.message import named_id
 from ratchet.bus.recent import Recent
 from ratchet.core.contract.gateway_notes import AnswerNote, FailureNote, RepetitionNote
+from ratchet.core.contract.traces import read_traceparent
 from ratchet.core.errors import BadRequest
 from ratchet.core.rules.chat.links import (
     call_ids,
@@ -102,7 +103,6 @@ SESSION_HEADERS = (b"x-claude-code-session-id", b"session-id", b"session_id", b"
 """Headers in which command-line agents name their session: Claude Code, Codex, and Codex until 2025. Sub-agents send
 that of their parent."""
 
-_TRACEPARENT = re.compile(r"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
 _UUID = re.compile(UUID)
 _WORDS = re.compile(r"chatcmpl|functions?|toolu?|call|fc|[^a-z0-9]+")
 
@@ -364,9 +364,9 @@ class Identity:
                 first = trajectory_id_of(text, _PLACES[way])
                 return (first if way in ONE_FOR_EVER else self._line(first)[1]), way, text
         if names.traceparent:
-            trace = trace_of(names.traceparent)
+            trace = read_traceparent(names.traceparent)
             if trace is not None:
-                return self._line(str(uuid.UUID(trace[0])))[1], TRACE, None
+                return self._line(str(uuid.UUID(trace.trace_id)))[1], TRACE, None
         named = next(_names_in(asked.members, names.session), None)
         if named is None:
             return None
@@ -490,14 +490,6 @@ def _as_utf8(text: str | None) -> str | None:
         return text.encode("latin-1").decode()
     except UnicodeDecodeError:
         return text
-
-
-def trace_of(traceparent: str) -> tuple[str, str] | None:
-    """Trace id and span id of a W3C `traceparent`; None for one that is invalid."""
-    match = _TRACEPARENT.fullmatch(traceparent.strip())
-    if match is None or (match[1] == "00" and match[4]):
-        return None
-    return match[2], match[3]
 
 
 def random_ids(answer: Mapping[str, Any]) -> list[str]:

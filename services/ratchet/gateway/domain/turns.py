@@ -12,7 +12,8 @@ from typing import cast
 import msgspec
 
 from ratchet.core.contract import JsonObject, PolicyClaim, Turn
-from ratchet.core.contract.turn import Applied, Constraint, EngineInfo, PromptTokens, Sampling, Trace, Trainable
+from ratchet.core.contract.traces import Trace
+from ratchet.core.contract.turn import Applied, Constraint, EngineInfo, PromptTokens, Sampling, Trainable
 from ratchet.core.rules.capture import Reason
 from ratchet.core.rules.recorded import ids_digest
 from ratchet.dialects.answers import PROCESSED, RAW, Answer
@@ -197,7 +198,7 @@ def bare_turn(header: TurnHeader, digest: str, reason: str, latency_ms: float | 
         trajectory_by=header.trajectory_by,
         applied_by=header.applied_by,
         key_id=header.key_id,
-        trace=header.trace and Trace(trace_id=header.trace.trace_id, span_id=header.trace.span_id),
+        trace=header.trace and msgspec.structs.replace(header.trace, baggage=None),
         latency_ms=latency_ms,
     )
 

@@ -105,7 +105,9 @@ TRACKER = ServiceSpec("experiment_tracker", "tracker", 9108, needs=(MLFLOW,), pa
 """With a server of MLflow, where one was asked for."""
 NOTIFIER = ServiceSpec("notifier", "notifier", 9111)
 """Where receivers of alerts are set."""
-ALL_SERVICES = (*SERVICES, TRACKER, NOTIFIER)
+SPAN_EXPORTER = ServiceSpec("span_exporter", "span_exporter", 9112, package="ratchet.extras.span_exporter")
+"""Where a receiver of spans is set."""
+ALL_SERVICES = (*SERVICES, TRACKER, NOTIFIER, SPAN_EXPORTER)
 """Also those that only some stacks have."""
 
 NAMES = (*SERVERS, *(spec.name for spec in SERVICES))
@@ -132,7 +134,7 @@ def default_ports(gateways: int = 1) -> dict[str, int]:
         if spec.port is not None:
             ports[spec.short] = spec.port
         ports[f"{spec.short}_health"] = spec.health_port
-    further = enumerate(gateway_names(gateways)[1:], 9112)  # 9111 is the last of the services
+    further = enumerate(gateway_names(gateways)[1:], 9113)  # 9112 is the last of the services
     return ports | {health_port_name(name): port for port, name in further}
 
 

@@ -26,6 +26,7 @@ from ratchet.local.local_stack.catalog import (
     NOTIFIER,
     SERVERS,
     SERVICES,
+    SPAN_EXPORTER,
     TRACKER,
     VLLM,
     ServiceSpec,
@@ -47,6 +48,8 @@ HEALTH_URLS = {CONSOLE: "RATCHET_CONSOLE_HEALTH_URLS", NOTIFIER.name: "RATCHET_N
 """By service, the variable that has the other services' health ports."""
 RECEIVERS = "RATCHET_NOTIFIER_RECEIVERS"
 """They hold secrets, so no file has them."""
+SPANS = "RATCHET_SPAN_EXPORTER_ENDPOINT"
+"""Of the exporter, and of gateways, which continue traces from their own spans then."""
 GATEWAY_SILENT_S = 10.0
 """With its looks a gateway that hangs is ended within 15 s: agents on its connections wait until then."""
 
@@ -107,6 +110,8 @@ def _environment(settings: StackSettings, env: Mapping[str, str], engine_key: st
         env[ENGINE_KEY_VARIABLE] = engine_key
     if settings.vllm is not None:  # what the services have to know of an engine that is not ours
         env |= {"RATCHET_ENGINE_KIND": VLLM, "RATCHET_ENGINE_LOGPROBS_MODE": LOGPROBS_MODE}
+    if SPANS not in os.environ and (endpoint := _filed_endpoint(settings)):
+        env[SPANS] = endpoint
     require_one_source(settings, os.environ)
     env |= upstream_environment(settings.upstream, os.environ) if settings.upstream else {}
     return env | dict(settings.env)
@@ -167,9 +172,18 @@ def chosen(only: tuple[str, ...]) -> tuple[list[str], list[ServiceSpec]]:
 
 def further(settings: StackSettings) -> list[ServiceSpec]:
     """The services that only some stacks have."""
-    given = {name.upper(): value for name, value in {**os.environ, **settings.env}.items()}
-    has_receivers = given.get(RECEIVERS, "").strip() not in ("", "[]") and not settings.only
-    return [*([TRACKER] if settings.mlflow is not None else []), *([NOTIFIER] if has_receivers else [])]
+    given = {name.upper(): value.strip() for name, value in {**os.environ, **settings.env}.items()}
+    asked = [
+        (TRACKER, settings.mlflow is not None),
+        (NOTIFIER, given.get(RECEIVERS, "") not in ("", "[]") and not settings.only),
+        (SPAN_EXPORTER, (given.get(SPANS) or _filed_endpoint(settings)) not in ("", "none") and not settings.only),
+    ]
+    return [spec for spec, is_asked in asked if is_asked]
+
+
+def _filed_endpoint(settings: StackSettings) -> str:
+    """Where the settings file has spans sent to; empty where it does not say."""
+    return str(settings.file.table(SPAN_EXPORTER.name).get("endpoint") or "")
 
 
 def choose_ports(settings: StackSettings, names: list[str], taken: Callable[[int], bool]) -> dict[str, int]:

@@ -170,6 +170,7 @@ def reward_of(spec: RewardSpec, evidence: Evidence, when: Circumstances) -> Rewa
         turn_rewards=turn_rewards(trajectory.turns, total) if spec.dense else None,
         effort=effort_of(trajectory),
         first_scored=sorted(set(assessments) - set(when.scored)) if when.revision else None,
+        trace=trajectory.trace,
     )
 
 

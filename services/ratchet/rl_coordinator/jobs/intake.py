@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ratchet.bus.connection import Bus
-from ratchet.bus.message import Cause
+from ratchet.bus.message import Cause, cause_of
 from ratchet.bus.received import Received
 from ratchet.core.contract import Message, TrainingRequest
 from ratchet.core.contract.state import Job
@@ -47,7 +47,7 @@ class Intake:
         self.require_valid(request)
         if require_feasible:
             await self.feasibility.require_feasible(request)
-        job = self._job_of(request, Cause(event_id=request.event_id, correlation_id=request.event_id))
+        job = self._job_of(request, cause_of(request))
         if dry_run:
             return job, False
         await self.bus.publish(request)

@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 
 from ratchet.core.contract import decode
 from ratchet.core.contract.spans import Spans, run_id
+from ratchet.core.contract.traces import BY_SPAN
 from ratchet.core.stores.warehouse import Row, Warehouse
 from ratchet.trajectory_collector.traces.closing import Heard
-from ratchet.trajectory_collector.traces.folding import BY_SPAN
 
 TraceKey = tuple[str, str]
 """Role and trace id."""

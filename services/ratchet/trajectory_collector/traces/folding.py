@@ -15,8 +15,9 @@ import msgspec
 
 from ratchet.core.contract import Outcome, PolicyClaim, Trajectory, TrajectoryEnd, Turn, named_id
 from ratchet.core.contract.spans import AGENT, TOOL, Span, run_id
+from ratchet.core.contract.traces import BY_SPAN, Trace
 from ratchet.core.contract.trajectory import TrajectoryTurn, TurnResult
-from ratchet.core.contract.turn import EngineInfo, Trace, Trainable
+from ratchet.core.contract.turn import EngineInfo, Trainable
 from ratchet.core.rules.arms import STABLE
 from ratchet.core.rules.capture import Reason
 from ratchet.core.rules.chat.links import EMPTY, extended, prefix_digests, tool_calls
@@ -25,8 +26,6 @@ from ratchet.dialects.foreign_values import object_of
 from ratchet.dialects.telemetry.span_tree import Calls, Key, Tree, exchange_of
 from ratchet.trajectory_collector.domain import ERROR, TELEMETRY, Assembled, Inference, Run, assemble
 
-BY_SPAN = "span"
-"""`Turn.trajectory_by` of a call that telemetry reported."""
 UNKNOWN = datetime(2000, 1, 1, tzinfo=UTC)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from ratchet.core.errors import ConfigError
 from ratchet.core.service.settings import SharedSettings
+from ratchet.core.service.settings_file import SettingsFile
 from ratchet.local.local_stack.catalog import (
     ENGINE,
     MLFLOW,
@@ -19,6 +20,7 @@ from ratchet.local.local_stack.catalog import (
     PROMPT_WORKER,
     SERVERS,
     SERVICES,
+    SPAN_EXPORTER,
     TRACKER,
     TRAINER,
     VLLM,
@@ -51,7 +53,13 @@ def test_no_two_default_ports_are_the_same() -> None:
 
 
 def test_every_port_belongs_to_a_member() -> None:
-    assert {owner_of(name) for name in default_ports()} == {*NAMES, MLFLOW, TRACKER.name, NOTIFIER.name}
+    assert {owner_of(name) for name in default_ports()} == {
+        *NAMES,
+        MLFLOW,
+        TRACKER.name,
+        NOTIFIER.name,
+        SPAN_EXPORTER.name,
+    }
 
 
 def test_services_need_only_services_that_stand_before_them() -> None:
@@ -89,6 +97,20 @@ def test_notifier_runs_where_receivers_are_set(tmp_path: Path) -> None:
     plan = make_plan(replace(settings, env={"RATCHET_NOTIFIER_RECEIVERS": receivers}), secrets)
     (notifier,) = (program for program in plan.programs if program.name == NOTIFIER.name)
     assert {*json.loads(notifier.env["RATCHET_NOTIFIER_HEALTH_URLS"])} == {spec.name for spec in SERVICES}
+
+
+def test_span_exporter_runs_and_gateways_know_where_an_endpoint_is_set(tmp_path: Path) -> None:
+    secrets = StackSecrets(s3_secret_key="s", clickhouse_password="p", service_key="k" * 16)
+    settings = StackSettings(tmp_path, free_ports=True)
+    without = make_plan(replace(settings, env={"RATCHET_SPAN_EXPORTER_ENDPOINT": "none"}), secrets)
+    assert SPAN_EXPORTER.name not in {program.name for program in without.programs}
+    url = "http://127.0.0.1:6006"
+    filed = SettingsFile(tmp_path / "ratchet.toml", {"span_exporter": {"endpoint": url}})
+    for named in (replace(settings, env={"RATCHET_SPAN_EXPORTER_ENDPOINT": url}), replace(settings, file=filed)):
+        programs = {program.name: program for program in make_plan(named, secrets).programs}
+        assert {
+            name for name, program in programs.items() if program.env.get("RATCHET_SPAN_EXPORTER_ENDPOINT") == url
+        } >= {SPAN_EXPORTER.name, "gateway"}
 
 
 def test_vllm_answers_in_the_place_and_on_the_port_of_the_local_engine(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ratchet.bus.message import Cause
+from ratchet.bus.message import Cause, cause_of
 from ratchet.core.contract.snapshot import TRAJECTORIES
 from ratchet.core.contract.state import ENDED, Job, JobState
 from ratchet.core.contract.training import (
@@ -216,8 +216,7 @@ def fold(job: Job, status: TrainingStatus, now: datetime, limits: Limits) -> Job
             return job
     if (after.attempt, after.state) == (job.attempt, job.state):
         return after
-    correlation = job.cause.correlation_id if job.cause else status.event_id
-    return replace(after, cause=Cause(event_id=status.event_id, correlation_id=correlation))
+    return replace(after, cause=cause_of(status, job.cause))
 
 
 def expire(job: Job, *, listening_since: datetime, now: datetime, limits: Limits) -> Job:

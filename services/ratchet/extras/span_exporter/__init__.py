@@ -1,0 +1,1 @@
+"""Shows calls, rewards and rollouts in an OpenTelemetry backend."""
