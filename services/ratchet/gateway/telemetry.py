@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import msgspec
@@ -54,6 +54,7 @@ class Telemetry:
     user_key: str | None
     prices: Prices
     now: Callable[[], datetime]
+    _storing: set[asyncio.Task[TakenSpans]] = field(default_factory=set[asyncio.Task[TakenSpans]], init=False)
 
     async def take(self, signal: str, request: Request, _: str | None) -> Response:
         """Store what a request brings. Raises `HttpError`, `BadRequest`, or `Unavailable` when it cannot be stored."""
@@ -63,7 +64,20 @@ class Telemetry:
         bus = self.connected()
         if bus is None:
             raise _try_again("the broker is not connected")
-        recorded = await self._recorded(self._job(signal, content_type, request, bus.nc.max_payload))
+        # Also what its sender does not wait for is stored: on a busy machine it would be read in vain again and again.
+        storing = asyncio.create_task(self._stored(bus, self._job(signal, content_type, request, bus.nc.max_payload)))
+        self._storing.add(storing)
+        storing.add_done_callback(self._forget)
+        return answer(signal, content_type, await asyncio.shield(storing))
+
+    def _forget(self, storing: asyncio.Task[TakenSpans]) -> None:
+        self._storing.discard(storing)
+        if not storing.cancelled():
+            storing.exception()  # its sender may have gone away: then no answer needs it
+
+    async def _stored(self, bus: Bus, job: SpansJob) -> TakenSpans:
+        """What was taken of a request, once the stream has it. Raises as `take` does."""
+        recorded = await self._recorded(job)
         if recorded is None or recorded.spans is None:
             raise HttpError(413, "the request cannot be read in time: send smaller batches", code="body_too_large")
         taken = recorded.spans
@@ -74,7 +88,7 @@ class Telemetry:
             log.info("spans refused", reason=reason, number=number)
         metrics.SPANS.labels("taken").inc(taken.taken)
         metrics.SPANS.labels("refused").inc(sum(taken.refused.values()))
-        return answer(signal, content_type, taken)
+        return taken
 
     def _job(self, signal: str, content_type: str, request: Request, largest: int) -> SpansJob:
         caller, known = request.caller, {self.other_role, *self.roles.values()}

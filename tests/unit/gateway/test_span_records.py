@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from datetime import timedelta
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
 from google.protobuf import json_format
 
+from ratchet.bus.connection import Bus
+from ratchet.bus.envelope import Record
 from ratchet.core.contract import Spans
 from ratchet.core.contract.spans import Span
-from ratchet.core.service.asgi import Response
+from ratchet.core.service.asgi import Request, Response
 from ratchet.core.service.problems import HttpError
 from ratchet.dialects.telemetry.otlp import JSON, PROTOBUF
 from ratchet.extras.span_exporter.domain import call_span, request_of
-from ratchet.gateway.domain.prices import Price
+from ratchet.gateway.domain.prices import Price, Prices
 from ratchet.gateway.error_shapes import ErrorShapes
+from ratchet.gateway.recorder import Recorder
+from ratchet.gateway.recorder_pool import Finish
+from ratchet.gateway.recorder_process import Recorded
 from ratchet.gateway.span_records import MESSAGE_BYTES, SpansJob, TakenSpans, take_spans, words_of
-from ratchet.gateway.telemetry import answer, content_type_of, status_body
+from ratchet.gateway.telemetry import Telemetry, answer, content_type_of, status_body
 from tests.support.messages import turn
 from tests.support.span_exports import delivered
 from tests.support.telemetry import RECEIVED, SEALER, batches, job, spelled, traced
@@ -200,6 +207,34 @@ def test_status_is_protobufs_own_encoding() -> None:
     assert status_body(503, "busy", PROTOBUF) == b"\x08\x0e\x12\x04busy"
     assert status_body(400, "x" * 200, PROTOBUF)[:5] == b"\x08\x03\x12\xc8\x01"
     assert json.loads(status_body(401, "no key", JSON)) == {"code": 16, "message": "no key"}
+
+
+async def test_request_whose_sender_went_away_is_stored_all_the_same() -> None:
+    reading, stored = asyncio.Event(), asyncio.Event()
+    finishing: list[Finish] = []
+
+    class Reading:
+        def record_spans(self, _: SpansJob, finish: Finish) -> None:
+            finishing.append(finish)
+            reading.set()
+
+    class Connected:
+        nc = SimpleNamespace(max_payload=1 << 20)
+
+        async def publish_record(self, _: Record) -> None:
+            stored.set()
+
+    recorder, bus = cast("Recorder", Reading()), cast("Bus", Connected())
+    telemetry = Telemetry(recorder, lambda: bus, {}, "default", None, Prices(), lambda: RECEIVED)
+    request = Request("POST", "/v1/traces", {b"content-type": PROTOBUF.encode()}, traced("a").protobuf)
+    asking = asyncio.create_task(telemetry.take("traces", request, None))
+    await reading.wait()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    finishing[0](Recorded(None, spans=taken(request.body)))
+    async with asyncio.timeout(30):
+        await stored.wait()
 
 
 async def test_limit_is_503_for_an_exporter_and_stays_429_for_agents() -> None:
