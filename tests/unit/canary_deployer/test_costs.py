@@ -174,7 +174,7 @@ def test_cap_is_four_times_the_dearest_of_a_hundred() -> None:
 @pytest.mark.parametrize(
     ("costs", "basis"),
     [
-        ([0.1] * 99, "99 of 100 priced trajectories of stable are known from before"),
+        ([0.1] * 99, "99 of 100 priced trajectories of stable are known that began more than 10 minutes before"),
         ([0.0] * 1000, "99% of 1000 trajectories of stable cost nothing"),
         (
             [*[0.01] * 900, *[None] * 100],

@@ -177,7 +177,8 @@ def measured_cost(costs_usd: Sequence[float | None], rules: Rules) -> CostCap:
     known = [cost for cost in costs_usd if cost is not None]
     priced, unpriced = len(known), len(costs_usd) - len(known)
     if priced < FEWEST_PRICED:
-        return no_cost(f"{priced} of {FEWEST_PRICED} priced trajectories of stable are known from before", priced)
+        known_before = "priced trajectories of stable are known that began more than 10 minutes before"
+        return no_cost(f"{priced} of {FEWEST_PRICED} {known_before}", priced)
     dear_usd = quantile(known, QUANTILE)
     if dear_usd <= 0:
         return no_cost(f"{QUANTILE:.0%} of {priced} trajectories of stable cost nothing", priced)
