@@ -50,6 +50,8 @@ RECEIVERS = "RATCHET_NOTIFIER_RECEIVERS"
 """They hold secrets, so no file has them."""
 SPANS = "RATCHET_SPAN_EXPORTER_ENDPOINT"
 """Of the exporter, and of gateways, which continue traces from their own spans then."""
+REWARD_MODELS = "RATCHET_REWARD_MODELS"
+"""The engine holds them, whatever jobs and policies need."""
 GATEWAY_SILENT_S = 10.0
 """With its looks a gateway that hangs is ended within 15 s: agents on its connections wait until then."""
 
@@ -98,7 +100,8 @@ def make_plan(settings: StackSettings, secrets: StackSecrets) -> StackPlan:
         env["RATCHET_TRACKER_MLFLOW_URL"] = mlflow.url
     programs += _services(settings, services, ports, env)
     started = {program.name for program in programs}
-    when_needed = {spec.name for spec in services if spec.starts_when_needed and spec.name not in settings.only}
+    named = {*settings.only, *([ENGINE] if _names_reward_models(settings) else [])}
+    when_needed = {spec.name for spec in services if spec.starts_when_needed and spec.name not in named}
     used = {name: ports[name] for name in names}
     return StackPlan(tuple(programs), _needs(settings, services, started), env, used, frozenset(when_needed & started))
 
@@ -172,13 +175,23 @@ def chosen(only: tuple[str, ...]) -> tuple[list[str], list[ServiceSpec]]:
 
 def further(settings: StackSettings) -> list[ServiceSpec]:
     """The services that only some stacks have."""
-    given = {name.upper(): value.strip() for name, value in {**os.environ, **settings.env}.items()}
+    given = _given(settings)
     asked = [
         (TRACKER, settings.mlflow is not None),
         (NOTIFIER, given.get(RECEIVERS, "") not in ("", "[]") and not settings.only),
         (SPAN_EXPORTER, (given.get(SPANS) or _filed_endpoint(settings)) not in ("", "none") and not settings.only),
     ]
     return [spec for spec, is_asked in asked if is_asked]
+
+
+def _given(settings: StackSettings) -> dict[str, str]:
+    """The variables that the services see, but for those of the stack's own."""
+    return {name.upper(): value.strip() for name, value in {**os.environ, **settings.env}.items()}
+
+
+def _names_reward_models(settings: StackSettings) -> bool:
+    named = _given(settings).get(REWARD_MODELS) or settings.file.table("reward_computer").get("models")
+    return named not in (None, {}, "", "{}")
 
 
 def _filed_endpoint(settings: StackSettings) -> str:

@@ -223,6 +223,15 @@ def test_trainer_and_engine_wait_until_they_are_needed_or_named(tmp_path: Path) 
     assert make_plan(named, secrets).when_needed == set()
 
 
+def test_engine_starts_with_the_stack_where_reward_models_are_named(tmp_path: Path) -> None:
+    settings = StackSettings(tmp_path, free_ports=True)
+    filed = SettingsFile(tmp_path / "ratchet.toml", {"reward_computer": {"models": {"default": "s3://models/one"}}})
+    given = {"RATCHET_REWARD_MODELS": '{"default": "s3://models/one"}'}
+    for naming in (replace(settings, env=given), replace(settings, file=filed)):
+        assert make_plan(naming, StackSecrets()).when_needed == {TRAINER, PROMPT_WORKER}
+    assert ENGINE in make_plan(replace(settings, env={"RATCHET_REWARD_MODELS": "{}"}), StackSecrets()).when_needed
+
+
 def test_prompt_worker_is_a_worker_of_its_pool_whatever_trainers_settings(tmp_path: Path) -> None:
     settings = StackSettings(
         tmp_path, free_ports=True, env={"RATCHET_TRAINER_POOL": "gpu", "RATCHET_TRAINER_SLOTS": "2"}
