@@ -370,7 +370,7 @@ class Consumer:
             if isinstance(outcome, Retry):
                 await message.nak(delay=outcome.delay_s)
             else:
-                if outcome.events:
+                if len(outcome.events):  # raises for what is no sequence
                     await self._bus.publish_all(outcome.events, cause=received)
                 await message.ack()
                 self._failures.pop(received.sequence, None)
