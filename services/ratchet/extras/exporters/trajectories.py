@@ -48,6 +48,7 @@ TRAJECTORIES = Kind(
         "quality": "json",
         "policy": "json",
         "labels": "json",
+        "trace": "json",
         "metadata": "json",
         "reward": "json",
     },
