@@ -164,10 +164,9 @@ class Outbox:
     def keep_rest(self) -> None:
         """Keep in the spool what is queued and on its way, where no `run` does that any more."""
         before = self.stats.overflowed
-        in_flight, self._in_flight = self._in_flight, ()
-        self._keep(in_flight)
-        while self._queue:
-            self._keep(self._take())
+        while self._in_flight or self._queue:
+            self._keep(self._in_flight or self._take())
+            self._in_flight = ()
         if lost := self.stats.overflowed - before:
             log.error("not published, and no room on disk", messages=lost)
 
@@ -208,14 +207,10 @@ class Outbox:
         """Move everything that is queued: to the broker, or behind what the spool still holds."""
         while self._queue:
             batch = self._take()
-            self._in_flight = batch
-            try:
-                if self._is_connected() and not self._spool.pending:
-                    await self._publish_or_keep(batch)
-                elif not self._keep_or_hold(batch):
-                    break
-            finally:
-                self._in_flight = ()
+            if self._is_connected() and not self._spool.pending:
+                await self._publish_or_keep(batch)
+            elif not self._keep_or_hold(batch):
+                break
         due = self._spool.pending or self._orphans_due <= asyncio.get_running_loop().time()
         if due and self._is_connected() and (self._draining is None or self._draining.done()):
             self._draining = asyncio.create_task(self._safely(self._drain()))
@@ -236,13 +231,22 @@ class Outbox:
         return len(self._queue) >= self._limit or self._queued_bytes >= self._limit_bytes
 
     def _take(self) -> list[Record]:
-        """The next batch of the queue."""
+        """The next batch of the queue, which is on its way from now on.
+
+        An interrupt (Ctrl-C) may end any of these lines: a record is then both in the queue and on its way, never in
+        neither, and its id makes two of it one.
+        """
         batch: list[Record] = []
         size = 0
         with self._lock:
-            while self._queue and len(batch) < BATCH and (not batch or size + self._queue[0].size <= BATCH_BYTES):
-                batch.append(self._queue.popleft())
-                size += batch[-1].size
+            for record in self._queue:
+                if len(batch) == BATCH or (batch and size + record.size > BATCH_BYTES):
+                    break
+                batch.append(record)
+                size += record.size
+            self._in_flight = batch
+            for _ in batch:
+                self._queue.popleft()
             self._queued_bytes -= size
         return batch
 
@@ -255,6 +259,8 @@ class Outbox:
             if not kept or not isinstance(error, Unavailable):
                 raise
             log.warning("broker away, spooling", reason=str(error))
+        else:
+            self._in_flight = ()
 
     async def _publish(self, batch: Sequence[Record]) -> None:
         """Publish in order; a message that the broker will never take is counted, not retried."""
@@ -282,6 +288,7 @@ class Outbox:
         with self._lock:
             self._queue.extendleft(reversed(held))
             self._queued_bytes += sum(record.size for record in held)
+        self._in_flight = ()
         return not held
 
     def _keep(self, batch: Sequence[Record]) -> None:

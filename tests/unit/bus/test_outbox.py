@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from random import Random
+from types import FrameType
 from typing import Any
 
 import msgspec
 import pytest
 
+from ratchet.bus import outbox as outbox_module
 from ratchet.bus.outbox import Outbox
 from ratchet.bus.spool import NoSpool, Spool
 from ratchet.bus.tasks import end
@@ -34,6 +38,20 @@ def ids(count: int, start: int = 0) -> list[str]:
 def put(outbox: Outbox, numbers: range) -> None:
     for n in numbers:
         outbox.put(trajectory(str(n)))
+
+
+@asynccontextmanager
+async def running(outbox: Outbox) -> AsyncIterator[None]:
+    """Without a broker."""
+
+    async def connect() -> Any:
+        await forgetful()
+
+    task = asyncio.create_task(outbox.run(connect))
+    try:
+        yield
+    finally:
+        await end(task, again_s=0.01)
 
 
 @asynccontextmanager
@@ -258,6 +276,59 @@ async def test_outbox_keeps_what_was_on_its_way_when_its_loop_ended(open_spool: 
     assert (spool.pending, outbox.pending) == (21, 21)
     await end(running, again_s=0.01)
     assert (spool.pending, outbox.pending) == (21, 21)
+
+
+def interrupt_at(count: int) -> Callable[[FrameType, str, Any], Any]:
+    """A trace function that raises `KeyboardInterrupt` at the line of that number where the outbox moves records."""
+    left = [count]
+
+    def line(_: FrameType, event: str, __: Any) -> Any:
+        left[0] -= event == "line"
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return line
+
+    def call(frame: FrameType, _: str, __: Any) -> Any:
+        moves = frame.f_code.co_name in ("_take", "_pump", "_keep_or_hold", "_publish_or_keep")
+        return line if moves and frame.f_code.co_filename == outbox_module.__file__ else None
+
+    return call
+
+
+async def stored_by_the_next(spool: Spool) -> list[str]:
+    broker, outbox = fake_broker(), outbox_with(spool)
+    async with publishing(outbox, broker):
+        assert await outbox.flush(5)
+    return broker.ids
+
+
+@pytest.mark.parametrize("is_connected", [False, True])
+def test_interrupt_at_any_line_loses_no_record(tmp_path: Path, is_connected: bool) -> None:
+    for count in itertools.count():
+        spool, broker = Spool(tmp_path / str(count), 1_000_000), fake_broker()
+        outbox = outbox_with(spool)
+        put(outbox, range(3))
+
+        async def until_moved(outbox: Outbox = outbox, broker: FakeBroker = broker, spool: Spool = spool) -> None:
+            async with publishing(outbox, broker) if is_connected else running(outbox):
+                await eventually(lambda: _true(len(broker.ids) + spool.pending == 3))
+
+        former = sys.gettrace()
+        sys.settrace(interrupt_at(count))
+        try:
+            asyncio.run(until_moved())
+            is_interrupted = False
+        except KeyboardInterrupt:
+            is_interrupted = True
+        finally:
+            sys.settrace(former)
+        outbox.keep_rest()
+        kept = asyncio.run(stored_by_the_next(spool))
+        spool.close()
+        assert {*broker.ids, *kept} == {*ids(3)}
+        if not is_interrupted:
+            assert count > 10
+            return
 
 
 def incompressible(name: str, size: int) -> Any:
