@@ -19,6 +19,7 @@ class Proxy:
         self._behind = behind
         self._renamed = (f":{port}\r\n".encode(), f":{behind}\r\n".encode()) if renames else (b"", b"")
         self._open: set[asyncio.StreamWriter] = set()
+        self._handling: set[asyncio.Task[None]] = set()
         self._passing = asyncio.Event()
         self._passing.set()
         self._refusing = False
@@ -33,6 +34,8 @@ class Proxy:
         if self._server is not None:
             self._server.close()
         self.cut()
+        self._passing.set()
+        await asyncio.gather(*self._handling)
 
     def cut(self) -> None:
         """End every connection with a reset, and each new one, until `heal`."""
@@ -50,6 +53,12 @@ class Proxy:
         self._passing.set()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        handling = asyncio.create_task(self._handle(reader, writer))
+        self._handling.add(handling)
+        handling.add_done_callback(self._handling.discard)
+        await handling
+
+    async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._refusing:
             writer.transport.abort()
             return
@@ -70,6 +79,8 @@ class Proxy:
             for side in (writer, answering):
                 self._open.discard(side)
                 side.close()
+                with suppress(OSError):
+                    await side.wait_closed()
 
     async def _pass(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, renamed: tuple[bytes, bytes]

@@ -148,7 +148,7 @@ def test_names_are_completed_from_the_stack_and_silently_not_without_one(directo
 def test_an_unknown_role_is_the_same_line_everywhere(directory: Path, tmp_path: Path) -> None:
     typed = (
         "capture report --role",
-        "usage --role",
+        "stats --role",
         "jobs --role",
         "policies list",
         "policies show",

@@ -79,7 +79,7 @@ async def test_probe_gate_checks_everything_about_the_right_adapter(
 ) -> None:
     adapter, model = registered(published.adapter, 2), registered(published.model, 1)
     result = await ProbeGate(checks, partial(read_manifest, Objects(shared))).check(adapter, model)
-    warm = await WarmupGate(checks, ["hello"]).check(adapter, model)
+    warm = await WarmupGate(checks, ["hello"], None).check(adapter, model)
     assert (result.outcome, warm.outcome) == (PASSED, PASSED)
     (figures,) = result.evidence["replicas"].values()
     assert (figures["tokens"], figures["logprobs_mode"], figures["not_checked"]) == (4, "processed_logprobs", [])

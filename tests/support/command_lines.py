@@ -32,8 +32,8 @@ COMMANDS: list[tuple[tuple[str, ...], Command]] = [
 """All but the demo, which takes minutes whatever its directory is called."""
 
 NAMES = [" ".join(words) for words, _ in COMMANDS]
-HARMLESS = {("up",): ["--dry-run", "--free-ports"]}
-"""Added to a command that would otherwise start something."""
+HARMLESS = {("up",): ["--dry-run", "--free-ports"], ("bundles", "create"): ["--dry-run"]}
+"""Added to a command that would otherwise start or register something."""
 
 
 def ratchet(*words: str, **env: str) -> subprocess.CompletedProcess[str]:

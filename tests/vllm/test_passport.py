@@ -112,7 +112,7 @@ async def test_a_policy_that_the_store_holds_and_vllm_does_not_find_waits(replic
 async def test_both_replicas_warm_up(replicas: list[RunningVllm]) -> None:
     stored = replicas[0].publish(dtype=FLOAT32)
     async with engines(replicas) as made:
-        gate = WarmupGate(ReplicaChecks(made, time.monotonic), ["where is my order"])
+        gate = WarmupGate(ReplicaChecks(made, time.monotonic), ["where is my order"], None)
         result = await gate.check(registered(stored), None)
     assert result.outcome == PASSED
     assert len(result.evidence["replicas"]) == 2

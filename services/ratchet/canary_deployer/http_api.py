@@ -48,13 +48,16 @@ ERRORS: Mapping[int, str] = {
     " refuses orders with it: the message names the one that leads.",
 }
 UNKNOWN: Mapping[int, str] = {404: "There is no such role, policy or rollout."}
-ORDERS: Mapping[int, str] = {
+UNREADABLE: Mapping[int, str] = {
     400: "The body does not fit this order, or one of the headers that are checked comes twice.",
+}
+ORDERS: Mapping[int, str] = {
+    **UNREADABLE,
     **UNKNOWN,
     409: "The rollout's state does not allow this order; the message names those that it allows.",
 }
-
 REMOVAL: Mapping[int, str] = {
+    **UNREADABLE,
     **UNKNOWN,
     409: "Something depends on the role; the message names it.",
 }
@@ -98,7 +101,7 @@ class Api:
         api.route("GET", "/v1/policies", self.all_policies, scope=KeyScope.VIEW)
         api.route("GET", "/v1/policies/{role}", self.policies, scope=KeyScope.VIEW, errors=UNKNOWN)
         bundle, bundles = "/v1/policies/{role}/{version}/bundle", "/v1/policies/{role}/bundles"
-        api.route("GET", bundle, self.bundle, scope=KeyScope.VIEW, errors=UNKNOWN)
+        api.route("GET", bundle, self.bundle, scope=KeyScope.VIEW, errors={**UNKNOWN, 422: "No version is so written."})
         api.route("POST", bundles, self.create_bundle, scope=KeyScope.OPERATE, errors=BUNDLES)
         remove = "/v1/policies/{role}/remove"
         api.route("POST", remove, self.remove_role, scope=KeyScope.OPERATE, errors=REMOVAL)
