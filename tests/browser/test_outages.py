@@ -14,7 +14,7 @@ def test_the_loop_keeps_its_last_figures_with_their_age(open_view: Opening, cons
     expect(page.get_by_role("heading", name="Roles")).to_be_visible()
     console.away["v1"] = "ClickHouse is away: connection refused"
 
-    expect(page.get_by_text("ClickHouse is away: connection refused")).to_be_visible()
+    expect(page.get_by_text("ClickHouse is away: connection refused").first).to_be_visible()
     expect(page.get_by_text("What follows is")).to_be_visible()
     expect(page.get_by_role("heading", name="Roles")).to_be_visible()
     expect(page.get_by_text("no live updates")).to_be_visible()

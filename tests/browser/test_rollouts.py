@@ -264,7 +264,7 @@ def test_what_suspends_is_shown_beside_its_thresholds(open_view: Opening) -> Non
     page = open_view("rollouts/support")
     page.get_by_role("button", name="suspension", exact=True).click()
     panel = page.locator(".panel").filter(has_text="Evidence over time")
-    for limit in ("combined at 33.3", "first call at 100", "safety at 200"):
+    for limit in ("combined at 40", "first call at 100", "complaints, safety at 200"):
         expect(panel.get_by_text(limit, exact=True).first).to_be_visible()
 
 
