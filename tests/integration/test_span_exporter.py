@@ -119,3 +119,5 @@ async def test_a_request_that_is_too_large_is_sent_in_parts(shared: SharedSettin
         await published(bus, *(turn(index=index) for index in range(5)))
         async with exporter(shared, port):
             await eventually(lambda: receiver.has(5))
+    assert [len(spans) for spans in receiver.spans.values()] == [1] * 5
+    assert len(receiver.requests) >= 3  # five spans, two at a time
