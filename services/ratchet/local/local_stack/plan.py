@@ -113,7 +113,7 @@ def _environment(settings: StackSettings, env: Mapping[str, str], engine_key: st
         env[ENGINE_KEY_VARIABLE] = engine_key
     if settings.vllm is not None:  # what the services have to know of an engine that is not ours
         env |= {"RATCHET_ENGINE_KIND": VLLM, "RATCHET_ENGINE_LOGPROBS_MODE": LOGPROBS_MODE}
-    if SPANS not in os.environ and (endpoint := _filed_endpoint(settings)):
+    if SPANS not in os.environ and (endpoint := _endpoint(settings)):
         env[SPANS] = endpoint
     require_one_source(settings, os.environ)
     env |= upstream_environment(settings.upstream, os.environ) if settings.upstream else {}
@@ -175,28 +175,30 @@ def chosen(only: tuple[str, ...]) -> tuple[list[str], list[ServiceSpec]]:
 
 def further(settings: StackSettings) -> list[ServiceSpec]:
     """The services that only some stacks have."""
-    given = _given(settings)
     asked = [
         (TRACKER, settings.mlflow is not None),
-        (NOTIFIER, given.get(RECEIVERS, "") not in ("", "[]") and not settings.only),
-        (SPAN_EXPORTER, (given.get(SPANS) or _filed_endpoint(settings)) not in ("", "none") and not settings.only),
+        (NOTIFIER, _given(settings, RECEIVERS) not in ("", "[]") and not settings.only),
+        (SPAN_EXPORTER, _endpoint(settings) not in ("", "none") and not settings.only),
     ]
     return [spec for spec, is_asked in asked if is_asked]
 
 
-def _given(settings: StackSettings) -> dict[str, str]:
-    """The variables that the services see, but for those of the stack's own."""
-    return {name.upper(): value.strip() for name, value in {**os.environ, **settings.env}.items()}
+def _endpoint(settings: StackSettings) -> str:
+    """Where spans are sent to; empty where nothing says it."""
+    return _given(settings, SPANS, (SPAN_EXPORTER.name, "endpoint"))
 
 
 def _names_reward_models(settings: StackSettings) -> bool:
-    named = _given(settings).get(REWARD_MODELS) or settings.file.table("reward_computer").get("models")
-    return named not in (None, {}, "", "{}")
+    return _given(settings, REWARD_MODELS, ("reward_computer", "models")) not in ("", "{}")
 
 
-def _filed_endpoint(settings: StackSettings) -> str:
-    """Where the settings file has spans sent to; empty where it does not say."""
-    return str(settings.file.table(SPAN_EXPORTER.name).get("endpoint") or "")
+def _given(settings: StackSettings, variable: str, filed: tuple[str, str] | None = None) -> str:
+    """What a service's setting says: by its variable, else by its table and name in the settings file."""
+    given = {name.upper(): value.strip() for name, value in {**os.environ, **settings.env}.items()}
+    if given.get(variable) or filed is None:
+        return given.get(variable, "")
+    table, name = filed
+    return str(settings.file.table(table).get(name) or "")
 
 
 def choose_ports(settings: StackSettings, names: list[str], taken: Callable[[int], bool]) -> dict[str, int]:
