@@ -14,6 +14,7 @@ from ratchet.bus.registry import Bounds
 from ratchet.bus.testing import eventually
 from ratchet.core.contract import Feedback, Reward, decode
 from ratchet.core.contract.state import JUDGE_SPEND
+from ratchet.core.contract.trajectory import TaskContext
 from ratchet.core.judging.settings import JudgeSettings
 from ratchet.core.rules.call_budget import Amounts
 from ratchet.core.service.settings import SharedSettings
@@ -111,7 +112,9 @@ async def test_several_processes_share_the_budget_of_a_day(shared_settings: Shar
             await stack.enter_async_context(
                 running_app(build(settings_of(shared_settings, url, calls_per_day=3), BRIEF))
             )
-        await bus.publish_all([trajectory(str(number)) for number in range(8)])
+        # Texts of their own: of the same text a judge is asked once, and the answer kept.
+        tasks = [TaskContext(task_id=f"task-{number}", instructions=f"Order {number}.") for number in range(8)]
+        await bus.publish_all([trajectory(task.task_id, task_context=task) for task in tasks])
         await eventually(having(warehouse, "feedback", 3))
         await eventually(having(warehouse, "rewards", 11))
 
