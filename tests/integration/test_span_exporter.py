@@ -113,8 +113,9 @@ async def test_spans_that_are_refused_are_counted_and_keep_none(shared: SharedSe
     assert refused() == before + 1
 
 
-async def test_a_request_that_is_too_large_is_sent_in_parts(shared: SharedSettings, port: int) -> None:
-    receiver = SpanReceiver(most=2)
+@pytest.mark.parametrize("status", [400, 413])
+async def test_a_request_that_is_too_much_is_sent_in_parts(shared: SharedSettings, port: int, status: int) -> None:
+    receiver = SpanReceiver(most=2, too_many=status)
     async with connected(shared) as bus, receiver.at(port):
         await published(bus, *(turn(index=index) for index in range(5)))
         async with exporter(shared, port):

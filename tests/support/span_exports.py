@@ -86,7 +86,8 @@ class SpanReceiver:
     answers: list[Response] = field(default_factory=list)
     """Of the next requests, instead of 200."""
     most: int = 1000
-    """Spans of a request; more are answered with 413."""
+    """Spans of a request; more are answered with `too_many`."""
+    too_many: int = 413
     requests: list[Request] = field(default_factory=list)
     spans: dict[str, list[Span]] = field(default_factory=dict)
     """By id, each as often as it came."""
@@ -97,7 +98,7 @@ class SpanReceiver:
         sent = ExportTraceServiceRequest.FromString(request.body)
         spans = [span for resource in sent.resource_spans for scope in resource.scope_spans for span in scope.spans]
         if len(spans) > self.most:
-            return Response(413, b"{}")
+            return Response(self.too_many, b"{}")
         for span in spans:
             self.spans.setdefault(span.span_id.hex(), []).append(span)
         return self.answers.pop(0) if self.answers else TAKEN

@@ -8,7 +8,7 @@ have no name for begins with `ratchet.`. A role is a feature flag, its arms are 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, InstrumentationScope, KeyValue
@@ -35,6 +35,8 @@ OUTCOME = "task_completion"
 COMPLETED = "completed"
 ENDED = (COMPLETED, "failed")
 """Reports of an attempt that is over."""
+_LARGEST, _LAST_S = 2**63 - 1, 9.2e9
+"""The largest number of an attribute, and about the last second that a span can name, in the year 2261."""
 _REMOTE = 0x300
 """Flags of a span whose parent is another process's."""
 
@@ -55,7 +57,7 @@ def call_span(received: Received[Turn], *, content: bool) -> Span | None:
     model = str((turn.parameters or {}).get("model") or turn.role)
     span = _span(own.trace_id, own.span_id, f"{operation} {model}", turn.timestamp, turn.trace)
     span.kind, span.flags = Span.SPAN_KIND_CLIENT, _REMOTE if turn.trace else 0
-    span.end_time_unix_nano = _ns(turn.timestamp + timedelta(milliseconds=turn.latency_ms or 0.0))
+    span.end_time_unix_nano = _ns(turn.timestamp, (turn.latency_ms or 0.0) / 1000)
     span.attributes.extend(_attributes(_of_call(turn, operation, model)))
     span.attributes.extend(_attributes(_of_arm(turn)))
     if content:
@@ -165,10 +167,10 @@ def training_span(received: Received[TrainingStatus]) -> Span | None:
         return None
     above = None if status.status == COMPLETED else job
     usage, samples = status.resource_usage, status.metadata.training_samples if status.metadata else None
-    took = timedelta(seconds=(usage.total_training_time_seconds or 0.0) if usage else 0.0)
+    took_s = (usage.total_training_time_seconds or 0.0) if usage else 0.0
     span_id = span_id_of(status.event_id) if above else job.span_id
-    span = _span(job.trace_id, span_id, f"train {status.role}", status.timestamp - took, above)
-    span.end_time_unix_nano = _ns(status.timestamp)
+    span = _span(job.trace_id, span_id, f"train {status.role}", status.timestamp, above)
+    span.start_time_unix_nano = _ns(status.timestamp, -took_s)
     attributes: dict[str, Attribute] = {
         "feature_flag.key": status.role,
         "ratchet.training_job.id": status.training_job_id,
@@ -232,8 +234,9 @@ def _span(trace_id: str, span_id: str, name: str, at: datetime, above: Trace | N
     )
 
 
-def _ns(at: datetime) -> int:
-    return int(at.timestamp() * 1_000_000) * 1000
+def _ns(at: datetime, after_s: float = 0.0) -> int:
+    """Nanoseconds since 1970, within what a span can hold: a clock may be wrong by centuries."""
+    return int(min(max(0.0, at.timestamp() + after_s), _LAST_S) * 1_000_000) * 1000
 
 
 def _attributes(values: Mapping[str, Attribute]) -> list[KeyValue]:
@@ -245,7 +248,7 @@ def _value(value: Attribute) -> AnyValue:
         case bool():
             return AnyValue(bool_value=value)
         case int():
-            return AnyValue(int_value=value)
+            return AnyValue(int_value=min(value, _LARGEST))  # a provider's count of tokens may be anything
         case float():
             return AnyValue(double_value=value)
         case str():

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from ratchet.bus.consumer import BatchHandler, Done, Outcome, Retry
+from ratchet.bus.consumer import BatchHandler, Done, Outcome
 from ratchet.bus.message import Message
 from ratchet.bus.received import Received
 from ratchet.extras.span_exporter.otlp_client import OtlpClient
@@ -16,15 +16,12 @@ M = TypeVar("M", bound=Message)
 
 
 def exporting(client: OtlpClient, span_of: Callable[[Received[M]], Span | None]) -> BatchHandler:
-    """The handler of messages that `span_of` makes spans of.
-
-    It raises `TooLarge` for a batch that the receiver may take in halves: the consumer hands them in.
-    """
+    """The handler of messages that `span_of` makes spans of. What `OtlpClient.send` raises means what it means of any
+    batch handler: a batch that is refused comes again in halves."""
 
     async def handle(batch: Sequence[Received[M]]) -> Sequence[Outcome]:
-        spans = [span for received in batch if (span := span_of(received)) is not None]
-        later = await client.send(spans) if spans else None
-        outcome = Done() if later is None else Retry(later.reason, delay_s=later.after_s, away=True)
-        return [outcome] * len(batch)
+        if spans := [span for received in batch if (span := span_of(received)) is not None]:
+            await client.send(spans)
+        return [Done()] * len(batch)
 
     return handle

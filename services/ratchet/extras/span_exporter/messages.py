@@ -8,6 +8,8 @@ import msgspec
 
 from ratchet.bus.message import JsonObject
 from ratchet.core.contract import Turn
+from ratchet.core.rules.chat.links import tool_calls
+from ratchet.dialects.foreign_values import object_of, objects_of
 
 
 def input_of(turn: Turn) -> str:
@@ -42,8 +44,8 @@ def _parts(message: JsonObject) -> Iterator[JsonObject]:
     for part in content if isinstance(content, list) else [{"type": "text", "text": content}] if content else []:
         is_text = isinstance(part, dict) and part.get("type") == "text"
         yield {"type": "text", "content": part.get("text")} if is_text else part
-    for call in message.get("tool_calls") or ():
-        asked = call.get("function") or {}
+    for call in objects_of(tool_calls(message)):
+        asked = object_of(call.get("function"))
         yield {
             "type": "tool_call",
             "id": call.get("id"),

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import asyncio
+import time
+from collections.abc import Callable, Sequence
 
 import structlog
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from ratchet.core.errors import Unavailable
-from ratchet.core.service.http_client import QUOTED, AsyncApiClient, Peer, Reply
+from ratchet.core.errors import Rejected, Unavailable
+from ratchet.core.service.http_client import AsyncApiClient, Peer, Stream
 from ratchet.dialects.telemetry.otlp import PROTOBUF
 from ratchet.extras.span_exporter import metrics
 from ratchet.extras.span_exporter.domain import request_of
@@ -21,32 +22,29 @@ log = structlog.get_logger()
 
 TIMEOUT_S = 30.0
 ANSWER_BYTES = 1 << 20
-TOO_LARGE = 413
-REFUSED = frozenset({400, TOO_LARGE, 415, 422})
+REFUSED = frozenset({400, 413, 415, 422})
 """Answers that the same spans would get again. All others may end: a wrong key and a wrong path are put right."""
+WRONG_FORM = 415
+"""The answer that fewer spans would get as well."""
 LONGEST_S = 300.0
 """Most that is waited for because a receiver asks for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Later:
-    """The receiver did not take them now."""
-
-    reason: str
-    after_s: float
-
-
-class TooLarge(Exception):
-    """The receiver takes no request of this size."""
 
 
 class OtlpClient:
     """One receiver of spans."""
 
-    def __init__(self, url: str, headers: dict[str, str]) -> None:
-        self._http = AsyncApiClient(
-            Peer("the receiver of spans", url, headers, timeout_s=TIMEOUT_S, answer_bytes=ANSWER_BYTES)
-        )
+    def __init__(
+        self,
+        url: str,
+        headers: dict[str, str],
+        timeout_s: float = TIMEOUT_S,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        peer = Peer("the receiver of spans", url, headers, timeout_s=timeout_s, answer_bytes=ANSWER_BYTES)
+        self._http = AsyncApiClient(peer)
+        self._monotonic = monotonic
+        self._asked_again_at = 0.0
+        """When the receiver may be asked again, which asked for patience."""
         self.failing: str | None = None
         """Why the receiver takes nothing now."""
 
@@ -58,48 +56,55 @@ class OtlpClient:
         """A note: why the receiver takes nothing. None while it does."""
         return self.failing
 
-    async def send(self, spans: Sequence[Span]) -> Later | None:
-        """None once the receiver has them, or has refused them for good, which is counted and logged.
+    async def send(self, spans: Sequence[Span]) -> None:
+        """Returns once the receiver has them, or has refused the only one for good, which is counted and logged.
 
-        Raises `TooLarge` where fewer of them may be taken.
+        Raises `Rejected` for several that it refuses, some of which it may take, and `Unavailable` while it takes
+        nothing.
         """
-        body = request_of(spans).SerializeToString()
+        if self._monotonic() < self._asked_again_at:
+            raise Unavailable(self.failing or "the receiver of spans asked for patience")
         try:
-            reply = await self._http.exchange("POST", PATH, body=body, headers={"content-type": PROTOBUF})
+            status, refused = await self._post(request_of(spans).SerializeToString())
         except Unavailable as error:
-            return self._later(str(error))
-        if reply.status == TOO_LARGE and len(spans) > 1:
-            raise TooLarge
-        if reply.status not in REFUSED and not 200 <= reply.status < 300:
-            return self._later(f"the receiver of spans answered {reply.status}", _retry_after_s(reply))
+            self.failing = str(error)
+            raise
         self.failing = None
-        refused, why = (len(spans), _words(reply)) if reply.status in REFUSED else _partly_refused(reply)
-        if refused or why:
-            log.warning("spans refused", status=reply.status, refused=refused, reason=why)
+        if status in REFUSED:
+            if len(spans) > 1 and status != WRONG_FORM:
+                raise Rejected(f"the receiver of spans answered {status}")
+            refused = len(spans)
+        refused = min(max(refused, 0), len(spans))
+        if refused:  # its words may quote a prompt or a key
+            log.warning("spans refused", status=status, refused=refused)
         metrics.SPANS.labels("refused").inc(refused)
         metrics.SPANS.labels("sent").inc(len(spans) - refused)
-        return None
 
-    def _later(self, reason: str, after_s: float = 1.0) -> Later:
-        self.failing = reason
-        return Later(reason, after_s)
+    async def _post(self, body: bytes) -> tuple[int, int]:
+        """Status, and how many spans are refused of a request that was taken. Raises `Unavailable`."""
+        answer = await self._http.stream("POST", PATH, body=body, headers={"content-type": PROTOBUF})
+        try:
+            if 200 <= answer.status < 300:
+                return answer.status, await self._refused_in(answer)
+            if answer.status in REFUSED:
+                return answer.status, 0
+            self._asked_again_at = self._monotonic() + _patience_s(answer.headers.get("retry-after", ""))
+            redirected = ": redirects are not followed" if 300 <= answer.status < 400 else ""
+            raise Unavailable(f"the receiver of spans answered {answer.status}{redirected}")
+        finally:
+            await answer.close()
+
+    async def _refused_in(self, answer: Stream) -> int:
+        """How many spans an answer refuses. One that never ends, or is no answer of OTLP, refuses none: it is 2xx."""
+        try:
+            async with asyncio.timeout(self._http.peer.timeout_s):
+                content = await answer.whole()
+            if not answer.headers.get("content-type", "").startswith(PROTOBUF):
+                return 0
+            return ExportTraceServiceResponse.FromString(content).partial_success.rejected_spans
+        except (DecodeError, TimeoutError, Unavailable):
+            return 0
 
 
-def _retry_after_s(reply: Reply) -> float:
-    asked = reply.headers.get("retry-after", "")
-    return min(LONGEST_S, max(1.0, float(asked))) if asked.isdecimal() else 1.0
-
-
-def _words(reply: Reply) -> str:
-    return reply.content[:QUOTED].decode(errors="replace")
-
-
-def _partly_refused(reply: Reply) -> tuple[int, str]:
-    """How many spans of a request that was taken were not, and the receiver's words."""
-    if not reply.headers.get("content-type", "").startswith(PROTOBUF):
-        return 0, ""
-    try:
-        partial = ExportTraceServiceResponse.FromString(reply.content).partial_success
-    except DecodeError:
-        return 0, ""
-    return partial.rejected_spans, partial.error_message[:QUOTED]
+def _patience_s(retry_after: str) -> float:
+    return min(LONGEST_S, float(retry_after)) if retry_after.isdecimal() else 0.0

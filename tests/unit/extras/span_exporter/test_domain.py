@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from ratchet.bus.message import Cause, decode
@@ -143,6 +145,15 @@ def test_content_is_sent_where_that_is_asked_for_alone() -> None:
     assert [part["type"] for part in answer["parts"]] == ["reasoning", "text"]
 
 
+def test_content_of_no_known_form_is_sent_as_it_is() -> None:
+    calls = [{"id": 1, "function": "find"}, "find"]
+    messages = [{"role": "user", "content": ["plain", 7]}, {"role": 5, "content": {"a": 1}, "tool_calls": calls}]
+    texts = attributes(call_span(delivered(turn(messages=messages)), content=True))
+    asked, called = json.loads(texts["gen_ai.input.messages"])
+    assert asked["parts"] == ["plain", 7]
+    assert [part["type"] for part in called["parts"]] == ["text", "tool_call"]
+
+
 def test_a_failed_call_is_an_error_with_the_engines_fault() -> None:
     call = turn(error="the engine broke", engine=EngineInfo(name="vllm", fault="broke"), response=None)
     span = call_span(delivered(call), content=False)
@@ -242,3 +253,21 @@ def test_a_request_is_ratchets_own_by_its_scope() -> None:
     (resource,) = request_of([span]).resource_spans
     assert [scope.scope.name for scope in resource.scope_spans] == ["ratchet"]
     assert resource.resource.attributes[0].value.string_value == "ratchet"
+
+
+@pytest.mark.parametrize("year", [1, 1969, 9999])
+def test_wrong_clocks_and_counts_of_any_size_fit_into_spans(year: int) -> None:
+    at = datetime(year, 1, 1, tzinfo=UTC)
+    call = call_span(
+        delivered(turn(timestamp=at, latency_ms=1e300, usage=Usage(prompt=10**30, completion=1))), content=True
+    )
+    usage = msgspec.structs.replace(status("full").resource_usage, total_training_time_seconds=1e300)
+    done = msgspec.structs.replace(status("full"), status="completed", timestamp=at, resource_usage=usage)
+    job, decided = training_span(delivered(done, of_job())), decision_span(delivered(decision(timestamp=at)))
+    assert call is not None
+    assert job is not None
+    assert decided is not None
+    assert call.start_time_unix_nano <= call.end_time_unix_nano < 2**63
+    assert attributes(call)["gen_ai.usage.input_tokens"] == 2**63 - 1
+    assert job.start_time_unix_nano == 0
+    assert decided.start_time_unix_nano < 2**63
