@@ -13,10 +13,13 @@ import pytest
 from google.protobuf import json_format
 
 from ratchet.bus.connection import Bus
-from ratchet.bus.envelope import Record
+from ratchet.bus.envelope import Causing, Record, Sealer
+from ratchet.bus.message import Message
 from ratchet.core.contract import Spans
 from ratchet.core.contract.spans import Span
+from ratchet.core.errors import InvalidMessage
 from ratchet.core.service.asgi import Request, Response
+from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.problems import HttpError
 from ratchet.dialects.telemetry.otlp import JSON, PROTOBUF
 from ratchet.extras.span_exporter.domain import call_span, request_of
@@ -167,13 +170,29 @@ def test_content_that_is_none_costs_no_other_span(messages: str) -> None:
     assert made.taken >= 1
 
 
+class Strict(Sealer):
+    """Takes no message with a third call."""
+
+    def seal(self, message: Message, cause: Causing | None = None) -> Record:
+        if b"answer 2" in msgspec.json.encode(message):
+            raise InvalidMessage("not the third one", "/spans/0")
+        return super().seal(message, cause)
+
+
 def test_span_that_breaks_the_contract_costs_no_other() -> None:
-    request = json.loads(spelled(traced("a", calls=4)))
-    spans = request["resourceSpans"][0]["scopeSpans"][0]["spans"]
-    spans[2]["attributes"].append({"key": "gen_ai.server.time_to_first_token", "value": {"doubleValue": 1e308}})
-    made = taken(json.dumps(request).encode(), content_type=JSON)
-    assert (made.taken, sum(made.refused.values())) == (4, 1)
-    assert "breaks the contract: /spans/0/first_token_ms" in next(iter(made.refused))
+    strict = Strict(load_contracts(), "gateway", lambda: RECEIVED)
+    made = take_spans(job(traced("a", calls=3, since=0).protobuf), strict)
+    assert (made.taken, made.refused) == (3, {"breaks the contract: /spans/0: not the third one": 1})
+
+
+@pytest.mark.parametrize("number", [2**33, 1e308, -1])
+def test_number_that_cannot_be_true_is_unknown(number: float) -> None:
+    names = ("gen_ai.usage.input_tokens", "gen_ai.usage.cost", "gen_ai.server.time_to_first_token")
+    request = json.loads(spelled(traced("a")))
+    span = request["resourceSpans"][0]["scopeSpans"][0]["spans"][0]
+    span["attributes"] += [{"key": name, "value": {"doubleValue": number}} for name in names]
+    call, _ = spans_of(json.dumps(request).encode(), content_type=JSON)
+    assert (call.usage, call.cost_usd, call.first_token_ms) == (None, None, None)
 
 
 def test_half_of_a_character_within_a_text_costs_no_span() -> None:

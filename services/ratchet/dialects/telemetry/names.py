@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ratchet.core.contract.spans import AGENT, INFERENCE, OTHER, TOOL
+from ratchet.dialects.answers import MOST_TOKENS
 from ratchet.dialects.foreign_values import count_of, number_of, object_of, text_or_none
 from ratchet.dialects.telemetry.otlp import Attributes
 
@@ -173,4 +174,4 @@ def usage_of(attributes: Attributes) -> dict[str, int]:
     for kind in ("prompt", "completion", "cached", "reasoning"):
         count = count_of(number_in(attributes, kind))
         usage |= {kind: count} if count is not None else {}
-    return usage
+    return {kind: count for kind, count in usage.items() if count <= MOST_TOKENS}

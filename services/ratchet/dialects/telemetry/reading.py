@@ -24,6 +24,8 @@ OLDEST, NEWEST = timedelta(days=30), timedelta(hours=1)
 """A time that lies further from the moment at which a span came is of a clock that is wrong: that moment counts."""
 NAME = 200
 """Characters of a span's name that are kept."""
+MOST = 1e9
+"""No call costs more dollars, or waits more seconds or milliseconds: what says so is wrong."""
 
 
 def is_kept(raw: RawSpan) -> bool:
@@ -60,7 +62,7 @@ def read_span(raw: RawSpan, received_at: datetime, host: str, user_ref: Callable
         tools=list(content.tools) or None,
         sampling=_sampling(attributes),
         usage=Usage(**{"prompt": 0, "completion": 0, **usage}) if usage else None,
-        cost_usd=_positive(number_in(attributes, "cost_usd")) if kind == INFERENCE else None,
+        cost_usd=_amount(number_in(attributes, "cost_usd")) if kind == INFERENCE else None,
         finish_reason=_finish_reason(attributes),
         first_token_ms=_first_token_ms(attributes),
         tool_name=text_of(attributes, "tool_name") or (raw.name[:NAME] if kind == TOOL else None),
@@ -141,12 +143,13 @@ def _finish_reason(attributes: Attributes) -> str | None:
 
 
 def _first_token_ms(attributes: Attributes) -> float | None:
-    seconds = _positive(number_in(attributes, "first_token_s"))
-    return 1000 * seconds if seconds is not None else _positive(number_in(attributes, "first_token_ms"))
+    seconds = _amount(number_in(attributes, "first_token_s"))
+    return 1000 * seconds if seconds is not None else _amount(number_in(attributes, "first_token_ms"))
 
 
-def _positive(number: float | None) -> float | None:
-    return number if number is not None and number >= 0 else None
+def _amount(number: float | None) -> float | None:
+    """None for what is no amount; sums of amounts are numbers."""
+    return number if number is not None and 0 <= number <= MOST else None
 
 
 def _address(attributes: Attributes) -> str:
