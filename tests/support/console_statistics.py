@@ -59,7 +59,7 @@ def statistics_out(begin: datetime, groups: Sequence[GroupOut], others: int = 0)
     points = [PointOut(at=points[0].at, **_members(_sum(points))) for points in by_day]
     return StatisticsOut(
         since=begin,
-        until=begin + timedelta(days=days) - timedelta(milliseconds=1),
+        until=begin + timedelta(days=days),
         every="day",
         by=["agent"],
         evaluation=False,

@@ -71,10 +71,11 @@ def show(made: StatisticsOut, *, over_time: bool) -> None:
     groups = [*made.groups, *([made.other] if made.other else [])] if made.by else [made.total]
     groups = [group for group in groups if group.points]
     if over_time:
-        columns = (made.every, *made.by, *FIGURES)
-        points = [(point, group) for group in groups for point in group.points]
-        points.sort(key=lambda each: each[0].at)
-        print_table(columns, [(point.at, *_names(made, group), *_figures(point)) for point, group in points], empty)
+        columns = (f"{made.every} (UTC)", *made.by, *FIGURES)
+        form = "%Y-%m-%d %H:%M" if made.every == "hour" else "%Y-%m-%d"
+        points = sorted(((point, group) for group in groups for point in group.points), key=lambda pair: pair[0].at)
+        rows = [(f"{point.at:{form}}", *_names(made, group), *_figures(point)) for point, group in points]
+        print_table(columns, rows, empty)
     else:
         columns = (*made.by, *FIGURES, f"reward by {made.every}")
         rows = [(*_names(made, group), *_figures(group), trend(made, group.points)) for group in groups]
@@ -101,7 +102,7 @@ def _figures(of: MeasuresOut) -> tuple[object, ...]:
         of.errors,
         of.prompt_tokens,
         of.completion_tokens,
-        f"{of.cost_usd:.4f}",
+        None if of.unpriced == of.calls else f"{of.cost_usd:.4f}",
         of.unpriced,
         *(of.latency_ms or (None, None))[:2],
     )
@@ -113,7 +114,7 @@ def trend(made: StatisticsOut, points: Sequence[PointOut]) -> str:
     A point stands for a time without a reward.
     """
     first, width = min((point.at for point in made.total.points), default=made.since), WIDTHS[cast("Every", made.every)]
-    buckets = (made.until - first) // width + 1
+    buckets = -((first - made.until) // width)
     merged = -(-buckets // SIGNS_OF_A_TREND)
     sums: dict[int, tuple[float, int]] = {}
     for point in points:
