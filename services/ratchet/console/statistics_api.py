@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import cast
 
 from pydantic import Field
@@ -16,6 +16,7 @@ from ratchet.core.stores.statistics import DIMENSIONS, Dimension, Every, Statist
 
 WINDOW = timedelta(days=7)
 """Where no beginning is asked for."""
+EARLIEST = datetime.min.replace(tzinfo=UTC)
 REFUSED: Mapping[int, str] = {
     400: "The window ends before it begins or has too many buckets, or the names are not one or two different ones."
 }
@@ -40,7 +41,7 @@ class AskedStatistics(FilterQuery):
         until = self.until or now
         only = {name: str(value) for name in DIMENSIONS if (value := getattr(self, name)) is not None}
         return StatisticsQuery(
-            since=self.since or until - WINDOW,
+            since=self.since or until - min(WINDOW, until - EARLIEST),
             until=until,
             every=self.every,
             by=cast("tuple[Dimension, ...]", tuple(self.by.split(",") if self.by else ())),

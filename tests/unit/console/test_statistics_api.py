@@ -19,6 +19,7 @@ NOTHING: Any = None
         ({"by": "agent,agent"}, "one or two different"),
         ({"by": "agent,role,arm"}, "one or two different"),
         ({"since": "2026-11-21T00:00:00Z"}, "ends before it begins"),
+        ({"until": "0001-01-01T00:00:00Z"}, "ends before it begins"),
         ({"since": "2026-01-01T00:00:00Z", "every": "hour"}, "take a wider bucket, or a shorter window"),
         ({"since": "1990-01-01T00:00:00Z"}, "longer than 200 weeks"),
         ({"since": "2026-11-20T00:00:00"}, "timezone"),
