@@ -97,7 +97,8 @@ async def positions(bus: Bus) -> list[Position]:
     """Where every projection of the contracts stands. Raises `BusUnavailable`."""
     places: list[Position] = []
     for spec in bus.contracts.projections.values():
-        cursor = await _stored_cursor(Bucket(bus, spec.bucket, Cursor), spec.name)
+        entry = await Bucket(bus, spec.bucket, Cursor).get(f"cursor-{spec.name}")
+        cursor = entry.value if entry else Cursor(0)
         places.append(Position(spec.name, spec.stream, cursor.sequence, cursor.made, cursor.lost))
     return places
 
@@ -407,8 +408,3 @@ class Projection(Generic[S]):
             self._revisions[key] = await self._states.update(name, folded, self._revisions[key])
         else:
             self._revisions[key] = await self._states.create(name, folded)
-
-
-async def _stored_cursor(cursors: Bucket[Cursor], projection: str) -> Cursor:
-    entry = await cursors.get(f"cursor-{projection}")
-    return entry.value if entry else Cursor(0)

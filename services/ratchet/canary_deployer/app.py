@@ -121,7 +121,15 @@ async def build(settings: Settings, unload_after_s: float = unloading.AFTER_S) -
             recorded = history.requests if settings.coordinator_url else None
             asking = Asking(HttpGateway(asked, bundles.bundle_of).ask)
             of_bundles = BundleTools(bundles.bundle_of, bundles.weights_of, asking, recorded)
-            tools = _gate_tools(settings, engines, replay, of_bundles, _heldout(settings, bus, heldout))
+            tools = GateTools(
+                checks=ReplicaChecks(engines, time.monotonic),
+                read_manifest=partial(manifest_of, Objects(settings.shared)),
+                warmup_prompts=settings.warmup_prompts,
+                approval=settings.approval,
+                replay=replay,
+                task_files=_heldout(settings, bus, heldout),
+                bundles=of_bundles,
+            )
             gates = build_gates(settings.further_gates, tools)
             yield assembled(settings, bus, clock, history, engines, gates, unload_after_s=unload_after_s)
     finally:
@@ -221,16 +229,6 @@ def _registry(ground: _Ground, controllers: Controllers) -> BundleRegistry:
     )
 
 
-def _removal(ground: _Ground, controllers: Controllers) -> RoleRemoval:
-    return RoleRemoval(
-        policies=ground.policies,
-        controllers=controllers,
-        records=[Bucket(ground.bus, name, msgspec.Raw) for name in (ROLLOUTS, ROLLOUT_CHUNKS)],
-        started_roles=partial(started_roles, ground.bus),
-        lead=ground.leadership,
-    )
-
-
 def _app(ground: _Ground, controllers: Controllers, bundles: BundleRegistry, upkeep: Sequence[Component]) -> App:
     settings, bus, leadership = ground.settings, ground.bus, ground.leadership
     handlers = Handlers(
@@ -248,7 +246,13 @@ def _app(ground: _Ground, controllers: Controllers, bundles: BundleRegistry, upk
         return bus
 
     keys = known_keys(settings.shared, NAME, connected)
-    removal = _removal(ground, controllers)
+    removal = RoleRemoval(
+        policies=ground.policies,
+        controllers=controllers,
+        records=[Bucket(ground.bus, name, msgspec.Raw) for name in (ROLLOUTS, ROLLOUT_CHUNKS)],
+        started_roles=partial(started_roles, ground.bus),
+        lead=ground.leadership,
+    )
     api = Api(controllers, ground.policies, bundles, removal, partial(decisions_of, bus), settings.rules())
     return App(
         name=NAME,
@@ -294,21 +298,3 @@ def _heldout(settings: Settings, bus: Bus, gateway: AsyncApiClient) -> Mapping[s
         for role, file in settings.task_files.items()
     }
     return {role: TaskFileHeldout(plan, gateway, objects, cache, searched=searched) for role, plan in plans.items()}
-
-
-def _gate_tools(
-    settings: Settings,
-    engines: Engines,
-    replay: ReplayTools | None,
-    bundles: BundleTools,
-    task_files: Mapping[str, TaskFileHeldout],
-) -> GateTools:
-    return GateTools(
-        checks=ReplicaChecks(engines, time.monotonic),
-        read_manifest=partial(manifest_of, Objects(settings.shared)),
-        warmup_prompts=settings.warmup_prompts,
-        approval=settings.approval,
-        replay=replay,
-        task_files=task_files,
-        bundles=bundles,
-    )

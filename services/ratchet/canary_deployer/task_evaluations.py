@@ -170,7 +170,14 @@ class TaskFileHeldout:
         if faults:
             return self._no_result(policy, begun, f"{len(faults)} of {len(tries)} tasks got no answer: {faults[0]}")
         self._doubts.pop(policy.name, None)
-        played = _played(tries)
+        played = Played(
+            scores={done.task: done.score for done in tries},
+            tries=len(tries),
+            successes=sum(done.success for done in tries),
+            calls=sum(done.calls for done in tries),
+            valid_calls=sum(done.valid_calls for done in tries),
+            refused=frozenset(done.task for done in tries if done.refused),
+        )
         if by is not None and by == await self._answering(policy):
             await asyncio.to_thread(self._cache.write, played, *self._key(policy, file, by))
         return HeldoutRun(played, self._monotonic() - begun, source=_source(file))
@@ -210,17 +217,6 @@ class TaskFileHeldout:
 
     def _key(self, policy: PolicyVersion, file: TaskFile, by: str) -> tuple[object, ...]:
         return (policy.role, policy.digest, by, self._plan.tasks, file.digest, self._plan.temperature)
-
-
-def _played(tries: list[Try]) -> Played:
-    return Played(
-        scores={done.task: done.score for done in tries},
-        tries=len(tries),
-        successes=sum(done.success for done in tries),
-        calls=sum(done.calls for done in tries),
-        valid_calls=sum(done.valid_calls for done in tries),
-        refused=frozenset(done.task for done in tries if done.refused),
-    )
 
 
 def _source(file: TaskFile) -> JsonObject:

@@ -14,7 +14,7 @@ import structlog
 
 from ratchet.canary_deployer.domain.registry import engine_name
 from ratchet.canary_deployer.kv_policies import KvPolicies
-from ratchet.canary_deployer.replicas import Engines, Replica
+from ratchet.canary_deployer.replicas import Engines
 from ratchet.core.contract.state import PolicyStage, PolicyVersion, Route
 from ratchet.core.errors import Rejected, Unavailable
 from ratchet.core.rules.arms import VARIANTS, newest_by
@@ -65,16 +65,13 @@ class Unloader:
         seen: dict[tuple[str, str], float] = {}
         for replica in self._engines.everywhere():
             try:
-                await self._sweep(replica, names, seen)
+                now = self._monotonic()
+                for name in names.intersection(await replica.models()):
+                    since = seen[replica.name, name] = self._seen.get((replica.name, name), now)
+                    if now - since >= self._after_s:
+                        await replica.unload(name)
+                        del seen[replica.name, name]
+                        log.info("policy unloaded", replica=replica.name, policy=name)
             except (Unavailable, Rejected) as error:
                 log.info("policies not unloaded", replica=replica.name, reason=type(error).__name__)
         self._seen = seen
-
-    async def _sweep(self, replica: Replica, names: set[str], seen: dict[tuple[str, str], float]) -> None:
-        now = self._monotonic()
-        for name in names.intersection(await replica.models()):
-            since = seen[replica.name, name] = self._seen.get((replica.name, name), now)
-            if now - since >= self._after_s:
-                await replica.unload(name)
-                del seen[replica.name, name]
-                log.info("policy unloaded", replica=replica.name, policy=name)

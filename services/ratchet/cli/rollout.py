@@ -339,7 +339,10 @@ def show_cost(cost: CostCap, difference: DifferenceOut | None) -> None:
     if cost.more_evidence is not None:
         console.print(f"a rollback by another metric needs {cost.more_evidence:.0%} more evidence than without cost")
     if difference is not None and difference.low is not None and difference.high is not None:
-        seen, low, high = (_dearer(value) for value in (difference.difference, difference.low, difference.high))
+        seen, low, high = (
+            f"{abs(value):.0%} {'dearer' if value > 0 else 'cheaper'}"
+            for value in (difference.difference, difference.low, difference.high)
+        )
         console.print(f"the canary is {seen}: between {low} and {high} with 95 %, at every look; this decides nothing")
 
 
@@ -348,10 +351,6 @@ def show_complaints(compared: ComplaintsOut) -> None:
     bound = f"more than {1 + compared.margin:g} times as many as stable's, within the horizon, roll the canary back"
     console.print(f"complaints of users: compared; {bound}", markup=False)
     console.print(f"a rollback by a metric needs {compared.more_evidence:.0%} more evidence than without complaints")
-
-
-def _dearer(share: float) -> str:
-    return f"{abs(share):.0%} {'dearer' if share > 0 else 'cheaper'}"
 
 
 def show_subjects(subjects: SubjectsOut) -> None:

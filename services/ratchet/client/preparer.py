@@ -116,7 +116,9 @@ class Preparer:
         if self._thread.is_alive():
             self._idle().wait(deadline_s)
         else:
-            self._work_until(until)
+            with suppress(queue.Empty):
+                while time.monotonic() < until and (queued := self._queue.get_nowait()) is not None:
+                    self._prepare(*queued)
         with self._handing_on, self._lock:
             self._late = True
             lost, self._unfinished = self._unfinished, 0
@@ -138,11 +140,6 @@ class Preparer:
     def _work(self) -> None:
         while (queued := self._queue.get()) is not None:
             if not self._late:
-                self._prepare(*queued)
-
-    def _work_until(self, deadline: float) -> None:
-        with suppress(queue.Empty):
-            while time.monotonic() < deadline and (queued := self._queue.get_nowait()) is not None:
                 self._prepare(*queued)
 
     def _prepare(self, message: Message, size: int) -> None:

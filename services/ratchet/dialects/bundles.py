@@ -102,7 +102,10 @@ class Applier:
             api.respond(fields, bundle.response_format)
         changed = _chat(request, fields, messages) if dialect is CHAT else (read or dialect.read)(fields)
         if dialect is RESPONSES:
-            changed = _answerable(changed, request)
+            # The answer repeats what the agent asked for; a history that is not known stays an obstacle.
+            asked, sent = asked_of(changed), asked_of(request)
+            kept = dataclasses.replace(asked, body=sent.body, obstacle=sent.obstacle or asked.obstacle)
+            changed = msgspec.structs.replace(changed, as_chat=kept)
         return msgspec.structs.replace(
             changed,
             headers=request.headers,
@@ -202,13 +205,6 @@ def _into_responses(applier: Applier, fields: Fields, given: Mapping[str, object
     fields["input"] = spliced((), [*map(raw_of, head), *raws[replaced:count], *map(raw_of, examples), *raws[count:]])
 
 
-def _answerable(changed: CallRequest, request: CallRequest) -> CallRequest:
-    """The answer repeats what the agent asked for; a history that is not known stays an obstacle."""
-    asked, sent = asked_of(changed), asked_of(request)
-    kept = dataclasses.replace(asked, body=sent.body, obstacle=sent.obstacle or asked.obstacle)
-    return msgspec.structs.replace(changed, as_chat=kept)
-
-
 def _into_messages(applier: Applier, fields: Fields, given: Mapping[str, object]) -> None:
     if applier.bundle.instructions is not None:
         sent = value_of(fields, "system")
@@ -243,7 +239,7 @@ def _sample(fields: Fields, bundle: Bundle, api: _Api, limit: str | None) -> Non
                 _reason(fields, value, overrides=overrides)
                 continue
             aliases = api.aliases.get(name, ())
-            known = [other for other in (member, *aliases) if _is_given(fields, other)]
+            known = [other for other in (member, *aliases) if (other in fields and bytes(fields[other]) != b"null")]
             if known and not overrides:
                 continue
             for other in known[1:]:
@@ -258,10 +254,6 @@ def _reason(fields: Fields, effort: str, *, overrides: bool) -> None:
     sent = cast("Body", given) if isinstance(given, dict) else {}
     if overrides or sent.get("effort") is None:
         fields["reasoning"] = raw_of({**sent, "effort": effort})
-
-
-def _is_given(fields: Fields, name: str) -> bool:
-    return name in fields and bytes(fields[name]) != b"null"
 
 
 def _chat_format(fields: Fields, shape: Body) -> None:

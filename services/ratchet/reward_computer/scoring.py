@@ -85,16 +85,13 @@ class Scoring:
         except BadRequest:
             return _counted("refused")
         except (Unavailable, NotFound, Rejected) as error:
-            return self._unscored(model, error, is_late)
+            self.notes.silent(model.digest, f"{model.name} gives no score: {error}")
+            log.warning("a reward model gives no score", reward_model=model.name, error=type(error).__name__)
+            if is_late:
+                return _counted("given_up")
+            return Retry("its reward model does not answer", delay_s=PAUSE_S, away=True)
         self.notes.answered(digest)
         return _counted("scored", self._feedback(model, tried, score))
-
-    def _unscored(self, model: RewardScores, error: Exception, is_late: bool) -> Outcome:
-        self.notes.silent(model.digest, f"{model.name} gives no score: {error}")
-        log.warning("a reward model gives no score", reward_model=model.name, error=type(error).__name__)
-        if is_late:
-            return _counted("given_up")
-        return Retry("its reward model does not answer", delay_s=PAUSE_S, away=True)
 
     def _feedback(self, model: RewardScores, tried: Try, score: float) -> Feedback:
         return Feedback(

@@ -48,7 +48,14 @@ def decide(rollout: Rollout, rules: Rules) -> Decision | None:
     if alarm is not None:
         return Decision(Verdict.ROLL_BACK, alarm, ITSELF)
     if rollout.state is State.SUSPENDED:
-        return _while_suspended(rollout, rules)
+        # Far worse takes what weight is left; the deadline ends it.
+        if rollout.age_s >= rules.deadline_s:
+            return Decision(Verdict.WITHDRAW, "suspended, and no operator decided before the deadline", ITSELF)
+        value = rollout.statistics.evidence.suspension.get(FAR_WORSE, 1.0)
+        if rollout.weight and value >= rules.far_threshold:
+            claim = f"worse by more than {rules.far_margin:g}: e-value {value:.3g} reached {rules.far_threshold:g}"
+            return Decision(Verdict.SUSPEND, f"{claim}; {subjects_seen(rollout)}: a person has to look", ITSELF)
+        return None
     suspicion = _suspicion(rollout, rules)
     if suspicion is not None:
         return Decision(Verdict.SUSPEND, f"{suspicion}; {subjects_seen(rollout)}: a person has to look", ITSELF)
@@ -200,17 +207,6 @@ def _claims(rules: Rules) -> dict[str, tuple[float, str]]:
         FIRST_CALL: (budget.first_call, "first calls fail"),
         SAFETY: (budget.safety, "safety violations"),
     }
-
-
-def _while_suspended(rollout: Rollout, rules: Rules) -> Decision | None:
-    """Far worse takes what weight is left; the deadline ends it."""
-    if rollout.age_s >= rules.deadline_s:
-        return Decision(Verdict.WITHDRAW, "suspended, and no operator decided before the deadline", ITSELF)
-    value = rollout.statistics.evidence.suspension.get(FAR_WORSE, 1.0)
-    if rollout.weight and value >= rules.far_threshold:
-        claim = f"worse by more than {rules.far_margin:g}: e-value {value:.3g} reached {rules.far_threshold:g}"
-        return Decision(Verdict.SUSPEND, f"{claim}; {subjects_seen(rollout)}: a person has to look", ITSELF)
-    return None
 
 
 def _promotion(rollout: Rollout, rules: Rules) -> Decision:

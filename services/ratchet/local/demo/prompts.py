@@ -41,11 +41,6 @@ class PromptScenario(Scenario):
         self._progress.note(f"as the agents send it: {tally.successes} of {tally.trajectories} tickets solved")
         with self._progress.step("every ticket gets its reward", COLLECTOR):
             await self.settle()
-        await self._roll_out_better()
-        await at_once(self.examine_stable(), self._offer_harmful())
-        await self.settle()
-
-    async def _roll_out_better(self) -> None:
         with self._progress.step("a prompt with the house rules becomes a candidate: recorded requests, tasks", GATE):
             version = await self._create(BETTER, "the house rules, written down")
             _, state = await at_once(self.examine_stable(), self._after_gates(version))
@@ -55,6 +50,8 @@ class PromptScenario(Scenario):
                 state = await self._canary(version)
         if state != "promoted":
             raise DemoFailed(f"the better prompt v{version} was not promoted ({state})")
+        await at_once(self.examine_stable(), self._offer_harmful())
+        await self.settle()
 
     async def _offer_harmful(self) -> None:
         with self._progress.step("a harmful prompt becomes a candidate", GATE):

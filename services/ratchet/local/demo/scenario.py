@@ -130,7 +130,9 @@ class Scenario:
         with self._progress.step("a base model learns from the drills to call tools", TRAINER):
             base = await self._train(drill_job(plan, recipe, random_model.uri))
             await logging
-        return _artifact(base)
+        if base.artifacts is None or base.artifacts.final_checkpoint is None:
+            raise DemoFailed(f"job {base.algorithm} completed without a policy")
+        return base.artifacts.final_checkpoint
 
     async def improve(self) -> None:
         """Cycles, until enough policies were promoted by evidence."""
@@ -378,10 +380,3 @@ def real_model() -> Path:
     from ratchet.local.smollm2 import smollm2  # noqa: PLC0415 - the extra `real` is needed only here
 
     return smollm2()
-
-
-def _artifact(job: Job) -> str:
-    """Uri of the policy that a completed job made."""
-    if job.artifacts is None or job.artifacts.final_checkpoint is None:
-        raise DemoFailed(f"job {job.algorithm} completed without a policy")
-    return job.artifacts.final_checkpoint

@@ -61,7 +61,14 @@ def watch_reward(drift: Drift | None, received: Received[Message]) -> Drift:
         if shift is not None:
             alert = _raised(metric, shift, reward, received)
         elif alert is not None and not alert.cleared and trackers[0].values == SETTLED:
-            alert = _cleared(alert, received)
+            alert = replace(
+                alert,
+                alert_id=named_id("drift", alert.alert_id, "cleared"),
+                severity="info",
+                summary=f"{alert.summary}; no further change in the {SETTLED} since, which are the usual level now",
+                at=received.time,
+                cleared=True,
+            )
         watches[metric] = Watch(trackers=trackers, alert=alert)
     return watches
 
@@ -109,15 +116,4 @@ def _raised(metric: str, shift: Shift, reward: Reward, received: Received[Messag
         at=received.time,
         role=reward.role,
         labels={"metric": metric, "before": shift.before, "after": shift.after, "trajectories": shift.values},
-    )
-
-
-def _cleared(alert: Alert, received: Received[Message]) -> Alert:
-    return replace(
-        alert,
-        alert_id=named_id("drift", alert.alert_id, "cleared"),
-        severity="info",
-        summary=f"{alert.summary}; no further change in the {SETTLED} since, which are the usual level now",
-        at=received.time,
-        cleared=True,
     )

@@ -142,21 +142,17 @@ def _with_score(
                 "a reward model's adapter is for a model, not for another adapter: name a model as base_model, or set "
                 "full_finetune to start from the weights that the adapter makes"
             )
-        base = _merged(base, spec.adapter)
+        # The base with the changes of a policy's adapter, whose own head is not looked at.
+        from peft import LoraConfig, PeftModel  # noqa: PLC0415 - not needed otherwise
+
+        config: Any = LoraConfig.from_pretrained(spec.adapter)
+        config.task_type = None  # it was made for a model that writes
+        changed: Any = PeftModel.from_pretrained(base, spec.adapter, config=config)
+        base = changed.merge_and_unload().requires_grad_(requires_grad=True)
     model = base if hyper.full_finetune else _with_adapter(base, spec, hyper.lora, task="SEQ_CLS")
     policy = TrainedPolicy(model.to(device), tokenizer, REWARD_MODEL, bf16, fresh=True, ranks=ranks)
     base.config.get_text_config().pad_token_id = policy.pad
     return policy
-
-
-def _merged(base: Any, adapter: str) -> Any:
-    """The base with the changes of a policy's adapter, whose own head is not looked at."""
-    from peft import LoraConfig, PeftModel  # noqa: PLC0415 - not needed otherwise
-
-    config: Any = LoraConfig.from_pretrained(adapter)
-    config.task_type = None  # it was made for a model that writes
-    changed: Any = PeftModel.from_pretrained(base, adapter, config=config)
-    return changed.merge_and_unload().requires_grad_(requires_grad=True)
 
 
 def load_reference(source: str, policy: TrainedPolicy) -> nn.Module:

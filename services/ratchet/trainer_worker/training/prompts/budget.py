@@ -48,7 +48,13 @@ class Ledger:
         try:
             async with self._extending:
                 if not self.charged.within(self._leased):
-                    lease = self._further()
+                    # What is charged, and a block more of what has a limit.
+                    charged, limit = self.charged, self._limit
+                    lease = Amounts(
+                        calls=_extended(charged.calls, limit.calls),
+                        tokens=_extended(charged.tokens, limit.tokens),
+                        usd=_extended(charged.usd, limit.usd),
+                    )
                     await self._extend(lease)
                     self._leased = self._bound(lease)
         except BaseException:
@@ -62,15 +68,6 @@ class Ledger:
             self._reserved = self._reserved - most if self._reserved != most else NOTHING
             self.used += used
             self._changed.notify_all()
-
-    def _further(self) -> Amounts:
-        """What is charged, and a block more of what has a limit."""
-        charged, limit = self.charged, self._limit
-        return Amounts(
-            calls=_extended(charged.calls, limit.calls),
-            tokens=_extended(charged.tokens, limit.tokens),
-            usd=_extended(charged.usd, limit.usd),
-        )
 
     def _bound(self, lease: Amounts) -> Amounts:
         """What a lease allows: without end where the budget has none."""
