@@ -24,10 +24,19 @@ ROLES = {
     "observation": "tool",
     "function_response": "tool",
     "tool_response": "tool",
+    "tool-call": "assistant",
+    "tool-response": "user",
 }
-"""Roles of other formats. One that is in neither is left as it is, and refused where it is no role."""
+"""Roles of other formats, the last two of smolagents, as it sends them to models. One that is in neither is left as it
+is, and refused where it is no role."""
 KEPT = ("name", "tool_calls", "tool_call_id", "function_call", "refusal", "reasoning_content")
 """Members of an OpenAI message beside role and content."""
+
+
+def role_of(given: object) -> str:
+    """A role as OpenAI's API names it; a message without one is a user's."""
+    role = str(given or "user")
+    return ROLES.get(role.lower(), role)
 
 
 def message_of(value: object) -> JsonObject:
@@ -46,7 +55,7 @@ def message_of(value: object) -> JsonObject:
     role = fields.get("role") or fields.get("type")
     if not isinstance(role, str):
         raise UnreadableMessage("holds a message without a role")
-    message: JsonObject = {"role": ROLES.get(role.lower(), role), "content": fields.get("content")}
+    message: JsonObject = {"role": role_of(role), "content": fields.get("content")}
     message |= {name: fields[name] for name in KEPT if fields.get(name) is not None}
     calls = objects_of(fields.get("tool_calls")) or objects_of(
         object_of(fields.get("additional_kwargs")).get("tool_calls")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ratchet.dialects.telemetry.contents import content_of, fields_of_event, message_of_event
-from ratchet.dialects.telemetry.messages import answers_of, chat_of, output_of, system_of, tools_of
+from ratchet.dialects.telemetry.messages import answers_of, chat_of, coherent, output_of, system_of, tools_of
 from ratchet.dialects.telemetry.names import kind_of, sampling_of, text_of, usage_of
 from ratchet.dialects.telemetry.otlp import Event
 
@@ -84,6 +84,23 @@ def test_media_become_parts_in_openais_form() -> None:
 def test_parts_that_the_conventions_may_get_later_are_texts_or_left_out() -> None:
     parts = [{"type": "poem", "content": "Roses"}, text("are red")]
     assert chat_of([message("user", *parts)]) == [{"role": "user", "content": "Roses\nare red"}]
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"type": "server_tool_call", "name": "web_search", "id": "ws_1", "server_tool_call": {"type": "web_search"}},
+        {"type": "server_tool_call_response", "id": "ws_1", "server_tool_call_response": {"type": "web_search"}},
+        {"type": "compaction", "id": "cmp_1"},
+    ],
+)
+def test_what_a_provider_did_itself_is_left_out_and_the_answer_beside_it_is_kept(own: dict[str, Any]) -> None:
+    answered = message("assistant", own, text("It is open."))
+    assert answers_of([answered]) == [{"role": "assistant", "content": "It is open."}]
+    called = {"type": "tool_call", "id": "call_1", "name": "look_up", "arguments": {"order_id": "K47"}}
+    assert chat_of([message("assistant", own, called)]) == [
+        {"role": "assistant", "content": None, "tool_calls": [call()]}
+    ]
 
 
 def test_messages_in_openais_and_anthropics_form_stay_as_they_are() -> None:
@@ -229,3 +246,31 @@ def test_first_name_of_a_fact_that_is_there_counts() -> None:
     }
     given = {"llm.invocation_parameters": '{"temperature": 0.2, "model": "m"}', "gen_ai.request.temperature": 0.5}
     assert sampling_of(given) == {"temperature": 0.5}
+
+
+def test_calls_that_came_item_by_item_are_one_answer_with_the_ids_of_their_results() -> None:
+    def asked(call_id: str) -> dict[str, Any]:
+        return {"role": "assistant", "content": None, "tool_calls": [{**call(), "id": call_id}]}
+
+    def gave(call_id: str) -> dict[str, Any]:
+        return {"role": "tool", "tool_call_id": call_id, "content": "packed"}
+
+    user = {"role": "user", "content": "Where are they?"}
+    both = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{**call(), "id": "call_1"}, {**call(), "id": "call_2"}],
+    }
+    chat = [user, asked("call_1"), asked("call_2"), gave("call_1"), gave("call_2")]
+    assert coherent(chat) == [user, both, *chat[3:]]
+    items = [user, asked("fc_1"), asked("fc_2"), gave("call_1"), gave("call_2")]
+    assert coherent(items) == [user, both, *chat[3:]]
+    spoken = {"role": "assistant", "content": "One moment."}
+    assert coherent([user, spoken, asked("call_1"), gave("call_1")])[1] == {**asked("call_1"), "content": "One moment."}
+    assert items[1] == asked("fc_1")
+
+
+def test_calls_whose_results_are_not_all_there_keep_their_ids() -> None:
+    calls = {"role": "assistant", "content": None, "tool_calls": [call(), {**call(), "id": "call_2"}]}
+    for results in ([], [{"role": "tool", "tool_call_id": "other", "content": "packed"}]):
+        assert coherent([calls, *results]) == [calls, *results]

@@ -11,9 +11,9 @@ from typing import Any, cast
 
 from ratchet.core.contract import JsonObject
 from ratchet.core.contract.spans import INFERENCE
-from ratchet.dialects.foreign_messages import answer_of, chat_of_prompt
+from ratchet.dialects.foreign_messages import answer_of, chat_of_prompt, role_of
 from ratchet.dialects.foreign_values import object_of, objects_of, parsed_json, text_or_none
-from ratchet.dialects.telemetry.messages import answers_of, call_of, chat_of, output_of, system_of, tools_of
+from ratchet.dialects.telemetry.messages import answers_of, call_of, chat_of, coherent, output_of, system_of, tools_of
 from ratchet.dialects.telemetry.names import kind_of
 from ratchet.dialects.telemetry.otlp import Attributes, Event
 
@@ -32,7 +32,7 @@ def content_of(attributes: Attributes) -> Content:
     """What the attributes of a span, or of an event with the same attributes, hold. Raises `ValueError`."""
     every = [reader(attributes) for reader in READERS]
     return Content(
-        prompt=next((each.prompt for each in every if each.prompt), ()),
+        prompt=coherent(next((each.prompt for each in every if each.prompt), ())),
         answers=next((each.answers for each in every if each.answers), ()),
         tools=next((each.tools for each in every if each.tools), ()),
         tool_output=next((each.tool_output for each in every if each.tool_output is not None), None),
@@ -172,7 +172,7 @@ def _old_call(call: JsonObject) -> JsonObject:
 def _openinference(given: JsonObject) -> JsonObject:
     inner = object_of(given.get("message"))
     parts = [_openinference_part(object_of(part.get("message_content"))) for part in objects_of(inner.get("contents"))]
-    message: JsonObject = {"role": str(inner.get("role") or "user"), "content": inner.get("content")}
+    message: JsonObject = {"role": role_of(inner.get("role")), "content": inner.get("content")}
     if message["content"] is None and (spoken := [part for part in parts if part]):
         texts = [part["text"] for part in spoken if part["type"] == "text"]
         message["content"] = "\n".join(texts) if len(texts) == len(spoken) else spoken

@@ -5,13 +5,13 @@ What OpenAI's form cannot say is left out: calls of tools that a provider ran it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from ratchet.core.contract import JsonObject, decode
-from ratchet.dialects.foreign_messages import compact, message_of
+from ratchet.dialects.foreign_messages import compact, message_of, role_of
 from ratchet.dialects.foreign_values import list_of, object_of, objects_of, parsed_json, text_or_none
 
 _TEXTS = frozenset({"text", "output_text", "input_text"})
@@ -26,6 +26,27 @@ def chat_of(value: object) -> list[JsonObject]:
     return [message for given in objects_of(value) for message in messages_of(given)]
 
 
+def coherent(chat: Iterable[JsonObject]) -> list[JsonObject]:
+    """A chat as OpenAI's API takes it: the calls of one answer in one message, each with the id that its result names.
+
+    Of the Responses API each call comes as a message of its own; and in a history Traceloop gives a call the id of its
+    item, but its result that of the call.
+    """
+    made: list[JsonObject] = []
+    is_joined = False
+    for message in chat:
+        calls, before = objects_of(message.get("tool_calls")), made[-1] if made else {}
+        if not calls or message.get("content") or not message.get("role") == before.get("role") == "assistant":
+            made.append(message)
+            is_joined = False
+            continue
+        if not is_joined:
+            made[-1] = {**before, "tool_calls": objects_of(before.get("tool_calls"))}
+            is_joined = True
+        made[-1]["tool_calls"] += calls
+    return [_with_ids(made, place) for place in range(len(made))]
+
+
 def system_of(value: object) -> list[JsonObject]:
     """System instructions, a text or a list of parts, as the first message of a chat; none where they say nothing."""
     parsed = parsed_json(value)
@@ -37,13 +58,15 @@ def messages_of(given: JsonObject) -> list[JsonObject]:
     """A message, after the results of tools that it holds: each of those is one of its own. Raises `ValueError`."""
     parts = given.get("parts", given.get("content"))
     made = objects_of(parts) if isinstance(parts, list) else []
+    if "parts" in given:  # in `content` another part tells that the message is in OpenAI's or Anthropic's form
+        made = [part for part in made if _is_known(part)]
     if not made or not all(map(_is_known, made)):
         return [message_of({"content": None, **given})]
     results = [_result(part) for part in made if part.get("type") in _RESULTS]
     others = [part for part in made if part.get("type") not in _RESULTS]
     if results and not others:
         return results
-    role = {"model": "assistant", "ai": "assistant"}.get(str(given.get("role")), str(given.get("role") or "user"))
+    role = role_of(given.get("role"))
     message: JsonObject = {"role": role, "content": _content(others)}
     if calls := [call_of(part) for part in others if part.get("type") in _CALLS]:
         message["tool_calls"] = calls
@@ -90,6 +113,18 @@ def output_of(value: object) -> str | JsonObject | None:
         return decode(parsed, str) if parsed.startswith('"') else parsed  # a text as JSON
     except msgspec.DecodeError:
         return parsed
+
+
+def _with_ids(chat: Sequence[JsonObject], place: int) -> JsonObject:
+    """A message of a chat, whose calls have the ids of the results that follow it, where those name none of them."""
+    message, end = chat[place], place + 1
+    calls = objects_of(message.get("tool_calls")) if message.get("role") == "assistant" else []
+    while calls and end < len(chat) and chat[end].get("role") == "tool":
+        end += 1
+    named = [result.get("tool_call_id") for result in chat[place + 1 : end]]
+    if not calls or len(named) != len(calls) or any(call.get("id") in named for call in calls):
+        return message
+    return {**message, "tool_calls": [{**call, "id": name} for call, name in zip(calls, named, strict=True)]}
 
 
 def _tool(tool: JsonObject) -> JsonObject:
