@@ -9,7 +9,7 @@ import msgspec
 
 from ratchet.bus.message import JsonObject, decode
 from ratchet.core.contract.training import TokenPrices
-from ratchet.core.contract.values import Count
+from ratchet.core.contract.values import Ordinal
 from ratchet.core.rules.call_budget import ONE_CALL, Amounts, tokens_of
 from ratchet.core.service.http_client import AsyncApiClient, Reply
 
@@ -33,8 +33,13 @@ class Ledger(Protocol):
 
 
 class _Usage(msgspec.Struct, frozen=True):
-    prompt_tokens: Count
-    completion_tokens: Count
+    """What an answer took: a server that reports 0 tokens of either does not count, and would spend without end."""
+
+    prompt_tokens: Ordinal
+    completion_tokens: Ordinal
+
+
+_NOTHING = _Usage(0, 0)
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -88,7 +93,7 @@ class PaidClient:
 def _usage_of(reply: Reply) -> _Usage | None:
     """What the answer reports to have used. A refusal has used nothing; None: it does not say."""
     if 400 <= reply.status < 500:
-        return _Usage(0, 0)
+        return _NOTHING
     try:
         return decode(reply.content, _Answer).usage
     except msgspec.DecodeError:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+
 import pytest
 
 from ratchet.core.errors import BadRequest, Forbidden, Unavailable
-from ratchet.core.judging.chat_judge import MOST_TOKENS
+from ratchet.core.judging.chat_judge import MOST_TOKENS, ChatJudge
 from ratchet.core.judging.profile import JudgeProfile
 from ratchet.core.judging.questions import CHARACTERS
 from ratchet.core.judging.settings import JudgeSettings
-from tests.support.judges import JudgeServer, KeptAnswers, judge_of
+from ratchet.core.service.http_client import AsyncApiClient, Peer
+from ratchet.core.service.paid_client import PaidClient
+from tests.support.judges import JudgeServer, KeptAnswers, Purse, judge_of
 
 GOOD = "Right, and brief.\nSCORE: 0.75"
 
@@ -75,6 +81,48 @@ async def test_judge_that_hangs_is_left_and_charged_in_full() -> None:
     assert purse.used == purse.reserved
 
 
+async def test_judge_that_drips_is_left_after_its_time() -> None:
+    async with dripping() as url, AsyncApiClient(Peer("the judge", url, timeout_s=0.5)) as http:
+        judge = ChatJudge(PaidClient(http, purse := Purse(), None), JudgeProfile("big"))
+        with pytest.raises(Unavailable, match="does not answer"):
+            await judge.score("work")
+    assert purse.used == purse.reserved
+
+
+@asynccontextmanager
+async def dripping() -> AsyncGenerator[str]:
+    """A server whose answer comes byte by byte, and never to its end."""
+    left = asyncio.Event()
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100000\r\n\r\n")
+        with suppress(ConnectionError):
+            while not reader.at_eof():
+                writer.write(b" ")
+                await writer.drain()
+                await asyncio.sleep(0.05)
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+        left.set()
+
+    server = await asyncio.start_server(drip, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        await left.wait()
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+async def test_judge_that_redirects_is_not_followed_and_is_away(status: int) -> None:
+    async with judge_of(script := JudgeServer([status])) as (judge, purse):
+        with pytest.raises(Unavailable, match=f"answered {status}"):
+            await judge.score("work")
+    assert (len(script.asked), purse.used) == (1, purse.reserved)
+
+
 async def test_answer_of_ten_megabytes_is_not_read_to_its_end() -> None:
     async with judge_of(JudgeServer(["x" * 10_000_000])) as (judge, purse):
         with pytest.raises(Unavailable, match="answers with more than"):
@@ -116,8 +164,9 @@ async def test_words_are_kept_without_secrets() -> None:
     assert "mia@" not in str(answers)
 
 
-@pytest.mark.parametrize("usage", [{"prompt_tokens": -1_000_000, "completion_tokens": 0}, None])
-async def test_usage_that_cannot_be_is_charged_in_full(usage: dict[str, int] | None) -> None:
+@pytest.mark.parametrize("used", [(-1_000_000, 10), (90, -10), (0, 10), (90, 0), (0, 0), None])
+async def test_usage_that_cannot_be_is_charged_in_full(used: tuple[int, int] | None) -> None:
+    usage = None if used is None else {"prompt_tokens": used[0], "completion_tokens": used[1]}
     async with judge_of(JudgeServer([GOOD], usage=usage)) as (judge, purse):
         await judge.score("work")
     assert purse.used == purse.reserved
@@ -128,6 +177,13 @@ async def test_unused_tokens_are_given_back() -> None:
         await judge.score("work")
     assert [used.tokens for used in purse.used] == [100]
     assert purse.reserved[0].tokens > 512
+
+
+async def test_usage_beyond_what_was_reserved_is_charged_as_reported() -> None:
+    usage = {"prompt_tokens": 10**9, "completion_tokens": 10}
+    async with judge_of(JudgeServer([GOOD], usage=usage)) as (judge, purse):
+        assert await judge.score("work") is not None
+    assert [used.tokens for used in purse.used] == [10**9 + 10]
 
 
 def test_other_server_gets_no_key_of_the_gateway() -> None:
