@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
 from ratchet.bus.projection import Cursor, Position, Projection, positions, project
 from ratchet.bus.received import Received
+from ratchet.bus.tasks import SHARE_S, end
 from ratchet.bus.testing import eventually
 from ratchet.core.contract import Alert, Message, Trajectory
 from ratchet.core.service.settings import SharedSettings
@@ -234,6 +236,35 @@ async def test_positions_name_every_projection_and_skip_messages_none_folds(
         assert named.keys() == bus.contracts.projections.keys()
         assert named["preferences"] == Position("preferences", "RL_FEEDBACK", 3, made, 0)
         assert named["rewarded"] == Position("rewarded", "RL_REWARDS", 0, "", 0)
+
+
+async def test_a_projection_lets_others_work_while_it_folds_a_long_batch(settings: SharedSettings) -> None:
+    turns = 0
+    at: list[int] = []
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    def step(state: int | None, _: Received[Message]) -> int:
+        at.append(turns)
+        time.sleep(1.2 * SHARE_S)
+        return (state or 0) + 1
+
+    async with connected(settings) as bus:
+        await publish(bus, "abcdefgh")
+        working = asyncio.create_task(others())
+        projection = projecting(bus, "counted", Trajectory, kind=int, step=step)
+        async with running(projection):
+            await eventually(lambda: _is_folded(projection, 8))
+        await end(working)
+        assert len({*at}) == 8
+
+
+async def _is_folded(projection: Projection[int], number: int) -> bool:
+    return projection.state("all") == number
 
 
 async def _patiently(probe: Any) -> bool:

@@ -36,6 +36,7 @@ from ratchet.bus.halving import in_halves
 from ratchet.bus.message import Cause, Message
 from ratchet.bus.received import Received
 from ratchet.bus.registry import AS_DECLARED, Bounds, ConsumerSpec, check_handled, declared
+from ratchet.bus.tasks import with_pauses
 from ratchet.core.errors import (
     BusUnavailable,
     ContractError,
@@ -63,9 +64,6 @@ MEASURE_S = 15.0
 """How often it is asked how long the oldest message has waited."""
 FORGOTTEN_S = 86_400.0
 """After so long without a request the broker forgets an optional consumer: it begins again with what there is then."""
-
-READING_S = 0.005
-"""For so long messages of a batch are read before the loop serves others."""
 
 _TOKEN = re.compile(r"[a-z_]+")
 """A reason that a subject can hold."""
@@ -253,15 +251,11 @@ class Consumer:
     async def _settle(self, batch: Sequence[Msg]) -> None:
         """Read, handle, publish, ack. What cannot be read comes last and at once: it holds up nothing that can."""
         started = time.perf_counter()
-        serve_at = started + READING_S
         self._at_hand = batch
         try:
             readable: list[Delivery] = []
             unreadable: list[tuple[Msg, Dead]] = []
-            for message in batch:
-                if time.perf_counter() >= serve_at:  # others wait for the loop: readiness, too
-                    await asyncio.sleep(0)
-                    serve_at = time.perf_counter() + READING_S
+            async for message in with_pauses(batch):
                 received = self._read(message)
                 if isinstance(received, Dead):
                     unreadable.append((message, received))

@@ -38,6 +38,7 @@ from ratchet.bus.message import Message
 from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.bus.received import Received
 from ratchet.bus.registry import ProjectionSpec, declared
+from ratchet.bus.tasks import with_pauses
 from ratchet.core.errors import Conflict, ContractError, Unavailable, Unreadable
 
 log = structlog.get_logger()
@@ -313,7 +314,7 @@ class Projection(Generic[S]):
 
     async def _apply(self, batch: Sequence[Msg]) -> None:
         """Fold a batch."""
-        for message in batch:
+        async for message in with_pauses(batch):
             try:
                 received, _ = self._bus.read(message, self._spec.topics)
                 key = self._key_of(received)

@@ -1,14 +1,29 @@
-"""Ending the tasks that one has begun, and work that goes on until it is stopped."""
+"""Ending the tasks that one has begun, work that goes on until it is stopped, and work that lets others work."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import time
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 AGAIN_S = 5.0
 """A task that lives on for so long is asked again. Longer than cleaning up takes: it would be broken off."""
+SHARE_S = 0.005
+"""For so long a task works through a batch before the loop serves others."""
+
+
+async def with_pauses(items: Iterable[T]) -> AsyncIterator[T]:
+    """The items, with a pause for others, readiness among them, whenever work on them has taken `SHARE_S`."""
+    serve_at = time.perf_counter() + SHARE_S
+    for item in items:
+        if time.perf_counter() >= serve_at:
+            await asyncio.sleep(0)
+            serve_at = time.perf_counter() + SHARE_S
+        yield item
 
 
 async def end(*tasks: asyncio.Task[Any] | None, again_s: float = AGAIN_S) -> None:

@@ -17,6 +17,7 @@ from ratchet.bus.consumer import Dead, Done, Outcome, Retry
 from ratchet.bus.envelope import source_of
 from ratchet.bus.projection import Projection
 from ratchet.bus.received import Received
+from ratchet.bus.tasks import with_pauses
 from ratchet.core.contract import Feedback, Reward, Trajectory
 from ratchet.core.contract.reward import UPDATE
 from ratchet.core.errors import Unavailable
@@ -96,7 +97,7 @@ class RewardComputer:
         known = _Known(
             await self.functions.in_force(), {}, await self.facts.rewards(keys), await self.facts.feedback(keys)
         )
-        return _each_event_once([self._first_reward(received, stored, known) for received in batch])
+        return _each_event_once([self._first_reward(received, stored, known) async for received in with_pauses(batch)])
 
     async def revisions(self, batch: Sequence[Received[Feedback]]) -> Sequence[Outcome]:
         """Revise the reward of each trajectory that new feedback is about."""
@@ -111,7 +112,9 @@ class RewardComputer:
         )
         updated = {_key(received.message) for received in batch if received.message.kind == UPDATE}
         places = await self.facts.places(updated) if updated else {}
-        return _each_event_once([self._revision(received, stored, known, places) for received in batch])
+        return _each_event_once(
+            [self._revision(received, stored, known, places) async for received in with_pauses(batch)]
+        )
 
     async def _stored(self, table: str, batch: Sequence[Received[Trajectory | Feedback]]) -> _Stored:
         """What of the batch is stored. It waits for new messages; one that came before delays no other.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from dataclasses import replace
 from datetime import datetime, timedelta
 from random import Random
@@ -12,9 +14,11 @@ from hypothesis import given, strategies as st
 
 from ratchet.bus.consumer import Dead, Done, Outcome, Retry
 from ratchet.bus.received import Received
+from ratchet.bus.tasks import SHARE_S, end
 from ratchet.core.contract import Message, Outcome as Claim, Reward, Trajectory
 from ratchet.core.contract.reward import RewardFunction
 from ratchet.core.contract.trajectory import TaskContext
+from ratchet.reward_computer.components import Assessment, Evidence
 from ratchet.reward_computer.domain.reward import RewardSpec, newest
 from tests.support.messages import AT, stored_at, trajectory
 from tests.support.rewards import (
@@ -275,3 +279,26 @@ async def test_under_any_schedule_the_last_reward_holds_every_opinion(count: int
     assert included(last) == {opinion.feedback_id for opinion in opinions}
     for same_id in world.versions.values():
         assert same_id[0].revision == 0 or len({frozenset(included(reward)) for reward in same_id}) == 1
+
+
+async def test_others_work_within_a_long_batch() -> None:
+    turns_of_others, seen = 0, list[int]()
+
+    async def others() -> None:
+        nonlocal turns_of_others
+        while True:
+            turns_of_others += 1
+            await asyncio.sleep(0)
+
+    def slow(_: Evidence) -> Assessment:
+        seen.append(turns_of_others)
+        time.sleep(1.2 * SHARE_S)
+        return Assessment(1.0, 1.0, "slowly")
+
+    spec = RewardSpec(function=FUNCTION, weights={"support": {"slow": 1.0}}, components={"slow": slow})
+    batch = [trajectory(str(number)) for number in range(8)]
+    working = asyncio.create_task(others())
+    outcomes = await computer(holding(*batch), spec=spec).first_rewards([received(message) for message in batch])
+    await end(working)
+    assert [published(outcome)[0].total_reward for outcome in outcomes] == [1.0] * 8
+    assert len({*seen}) == 8
