@@ -30,7 +30,7 @@ def service_process(short: str, shared: SharedSettings, folder: Path, **env: str
             **variables(shared),
             "RATCHET_DATA_DIR": str(folder / spec.name),
             "RATCHET_HEALTH_PORT": str(health_port),
-            spec.port_variable: str(port),
+            **({spec.port_variable: str(port)} if spec.port else {}),
             **spec.env,
             **env,
         },
