@@ -150,7 +150,9 @@ NAMED: dict[Dimension, list[tuple[str | None, int, int]]] = {
 async def test_calls_have_the_names_of_their_run_and_runs_of_their_calls(warehouse: Warehouse) -> None:
     await fill(warehouse)
     groups = {by: (await asked(warehouse, by)).groups for by in NAMED}
-    assert {by: [(*one.names, one.trajectories, one.calls) for one in made] for by, made in groups.items()} == NAMED
+    assert {
+        by: [(*group.names, group.trajectories, group.calls) for group in made] for by, made in groups.items()
+    } == NAMED
 
 
 async def test_what_came_twice_counts_once_as_it_is_now(warehouse: Warehouse) -> None:

@@ -91,8 +91,8 @@ def reward(number: int, scores: Mapping[str, float], effort: Effort | None = Non
 def alerts(stream: Iterator[Reward]) -> Iterator[tuple[int, str, Watch]]:
     """The alerts of a stream, raised and cleared: number of the trajectory, metric, and what is known then."""
     drift: dict[str, Watch] = {}
-    for number, one in enumerate(stream):
-        before, drift = drift, watch_reward(drift, received(one, number + 1))
+    for number, scored in enumerate(stream):
+        before, drift = drift, watch_reward(drift, received(scored, number + 1))
         for metric, watch in drift.items():
             if watch.alert is not None and watch.alert is not before.get(metric, Watch()).alert:
                 yield number, metric, watch

@@ -10,8 +10,8 @@ import typer
 from ratchet.cli.api import get, read_role, segment
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.exit_codes import ExitCode
-from ratchet.cli.output import errors
-from ratchet.cli.waiting import Waiting, until
+from ratchet.cli.output import errors, follow_up
+from ratchet.cli.waiting import Waiting, goes_on, until
 from ratchet.core.contract.http.rollouts import RolloutOut
 from ratchet.core.contract.state import PolicyStage, PolicyVersion
 from ratchet.core.errors import NotFound, Rejected
@@ -68,13 +68,15 @@ def _standing_at_gates(rollout: RolloutOut) -> str:
 
 
 def read_candidate(endpoints: Endpoints, policy: PolicyVersion) -> Candidate:
-    """Where a candidate stands now; its stage is read last."""
+    """Where a candidate stands now; its stage is read last. Raises `NotFound` where its role was removed."""
     try:
         newest = get(endpoints, "deployer", f"/v1/rollouts/{segment(policy.role)}", RolloutOut)
     except NotFound:
         newest = None
     known = {each.version: each for each in read_role(endpoints, policy.role).policies}
-    return Candidate(known.get(policy.version, policy), newest)
+    if policy.version not in known:
+        raise NotFound(f"{policy.name} is not there any more: {policy.role} was removed")
+    return Candidate(known[policy.version], newest)
 
 
 def follow(endpoints: Endpoints, candidate: Candidate, waiting: Waiting, *, quiet: bool) -> Candidate:
@@ -87,7 +89,9 @@ def follow(endpoints: Endpoints, candidate: Candidate, waiting: Waiting, *, quie
             errors.print(f"{seen.policy.name}: {seen.standing}", markup=False)
 
     ask = partial(read_candidate, endpoints, candidate.policy)
-    return until(lambda seen: seen.is_judged, candidate, ask, show, waiting)
+    status = follow_up("rollout", "status", candidate.policy.role, directory=endpoints.directory)
+    with goes_on(candidate.policy.name, f"`{status}` follows it"):
+        return until(lambda seen: seen.is_judged, candidate, ask, show, waiting)
 
 
 def code_of(candidate: Candidate) -> ExitCode:

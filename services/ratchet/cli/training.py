@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -30,7 +29,7 @@ from ratchet.cli.output import (
     progress,
 )
 from ratchet.cli.prompt_options import Asked, stored_search, takes_search
-from ratchet.cli.waiting import Timeout, Waiting, require_wait, until
+from ratchet.cli.waiting import Timeout, Waiting, goes_on, require_wait, until
 from ratchet.core.contract.http.jobs import JobOut
 from ratchet.core.contract.roles import DEFAULT_ROLE
 from ratchet.core.contract.state import ENDED
@@ -241,17 +240,6 @@ def _with_place(endpoints: Endpoints, body: dict[str, object]) -> dict[str, obje
     return body | {"base_model": located(base_model, trains_here=trains_here)}
 
 
-@contextmanager
-def goes_on(job: str, directory: Path) -> Generator[None]:
-    """An interrupt ends the wait alone: says so, and how to end the job."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        show, cancel = (follow_up(*words, job, directory=directory) for words in (("jobs", "show"), ("cancel",)))
-        errors.print(f"job {job} goes on: `{show}` follows it, `{cancel}` ends it", markup=False)
-        raise
-
-
 def wait_for(endpoints: Endpoints, job: JobOut, timeout_s: float | None, directory: Path, *, quiet: bool) -> JobOut:
     """The job once it has ended, or the time is up. Interrupting the wait does not cancel the job, and says so."""
     name = job.training_job_id
@@ -264,7 +252,8 @@ def wait_for(endpoints: Endpoints, job: JobOut, timeout_s: float | None, directo
             bar(percent or 0, None if percent is None else 100, standing(seen))
 
         path = f"/v1/jobs/{job.training_job_id}"
-        with goes_on(name, directory):
+        follow, cancel = (follow_up(*words, name, directory=directory) for words in (("jobs", "show"), ("cancel",)))
+        with goes_on(f"job {name}", f"`{follow}` follows it, `{cancel}` ends it"):
             ask = partial(get, endpoints, "coordinator", path, JobOut)
             return until(has_ended, job, ask, show, Waiting(timeout_s))
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
 import typer
 
+from ratchet.cli.output import errors
 from ratchet.core.errors import Unavailable
 
 T = TypeVar("T")
@@ -21,6 +23,16 @@ Timeout = Annotated[
     float | None,
     typer.Option(min=1, help="With --wait: return after so many seconds at the latest; all goes on."),
 ]
+
+
+@contextmanager
+def goes_on(what: str, how: str) -> Generator[None]:
+    """An interrupt ends the wait alone: says so, and how to follow, or end, what goes on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        errors.print(f"{what} goes on: {how}", markup=False)
+        raise
 
 
 def require_wait(timeout_s: float | None, *, wait: bool) -> None:

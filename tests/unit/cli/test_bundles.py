@@ -59,6 +59,8 @@ class Deployer:
     verdict: PolicyStage | None = None
     """The stage of the newest policy, once the last rollout is seen."""
     warning: str | None = None
+    forgets: bool = False
+    """The role is removed once something was registered."""
 
     def policy(self, version: int) -> PolicyVersion:
         bundle = self.bundles[version]
@@ -104,7 +106,8 @@ class Deployer:
                 return json_response(msgspec.to_builtins(self.out(number, new=False)))
             stable = self.policy(self.stable)
             served = ServedPolicy(version=stable.version, name=stable.name, digest=stable.digest)
-            policies = [self.policy(version) for version in range(len(self.bundles))]
+            kept = 0 if self.forgets and self.asked else len(self.bundles)
+            policies = [self.policy(version) for version in range(kept)]
             known = RolePoliciesOut(role="support", route=Route(role="support", stable=served), policies=policies)
             return json_response(msgspec.to_builtins(known))
 
@@ -314,6 +317,16 @@ async def test_a_wait_ends_when_its_time_is_up(
         assert await typed(tmp_path, *line, "--wait", "--json") == ExitCode.PARTLY
     answer = json.loads(capsys.readouterr().out)
     assert (answer["stage"], "`ratchet rollout resume support`" in answer["standing"]) == ("registered", True)
+
+
+async def test_a_wait_for_a_role_that_is_removed_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with deployer(monkeypatch, KIND) as fake:
+        fake.forgets = True
+        line = ("create", "support", "--set", "seed=3", "--wait", "--timeout", "5")
+        assert await typed(tmp_path, *line) == ExitCode.FAILED
+    assert "is not there any more: support was removed" in capsys.readouterr().err
 
 
 async def test_an_export_writes_only_over_a_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

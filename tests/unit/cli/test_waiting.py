@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterator
 import msgspec
 import pytest
 
+from ratchet.cli.candidates import Candidate, follow
+from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.jobs import figures_of
-from ratchet.cli.training import goes_on, has_ended, standing
+from ratchet.cli.training import has_ended, standing
 from ratchet.cli.waiting import POLL_S, SILENCE_S, Waiting, until
 from ratchet.core.contract.http.jobs import JobOut
+from ratchet.core.contract.state import PolicyStage, PolicyVersion
 from ratchet.core.contract.training import CurrentMetrics, EvaluationResults, Progress
 from ratchet.core.errors import Unavailable
 from ratchet.core.service.discovery import DEFAULT_DIRECTORY
@@ -28,6 +31,17 @@ RUNNING = JobOut(
     request=request(),
 )
 DONE = msgspec.structs.replace(RUNNING, state="completed")
+CANDIDATE = PolicyVersion(
+    role="support",
+    version=2,
+    name="support@2-abcd",
+    digest="a" * 64,
+    uri="",
+    kind="bundle",
+    base_model="",
+    created_at=AT,
+    stage=PolicyStage.REGISTERED,
+)
 
 
 class Clock:
@@ -87,11 +101,13 @@ def test_figures_of_a_job_are_those_of_its_last_step_and_of_its_hold_out() -> No
     assert figures_of(RUNNING) == {}
 
 
-def test_an_interrupt_of_the_wait_names_the_job_that_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(KeyboardInterrupt), goes_on("0192", DEFAULT_DIRECTORY):
+def test_an_interrupt_of_the_wait_names_the_candidate_that_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt(_: float) -> None:
         raise KeyboardInterrupt
-    shown = "job 0192 goes on: `ratchet jobs show 0192` follows it, `ratchet cancel 0192` ends it\n"
-    assert capsys.readouterr().err == shown
+
+    with pytest.raises(KeyboardInterrupt):
+        follow(Endpoints(DEFAULT_DIRECTORY, None, {}), Candidate(CANDIDATE, None), Waiting(sleep=interrupt), quiet=True)
+    assert capsys.readouterr().err == "support@2-abcd goes on: `ratchet rollout status support` follows it\n"
 
 
 def test_a_wait_shows_the_train_step_and_the_loss() -> None:

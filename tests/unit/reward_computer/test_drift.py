@@ -74,8 +74,8 @@ def test_alert_is_cleared_once_the_new_level_is_the_usual_one() -> None:
 
 def test_fold_goes_on_from_what_was_stored() -> None:
     drift: dict[str, Watch] | None = None
-    for number, one in enumerate(rewards(2, 800, Planted(550, {"judge": -0.3})), 1):
-        drift = watch_reward(drift, received(one, number))
+    for number, scored in enumerate(rewards(2, 800, Planted(550, {"judge": -0.3})), 1):
+        drift = watch_reward(drift, received(scored, number))
         if number % 97 == 0:
             stored = msgspec.json.decode(msgspec.json.encode(drift), type=dict[str, Watch])
             assert stored == drift
@@ -86,8 +86,8 @@ def test_fold_goes_on_from_what_was_stored() -> None:
 
 def test_standing_has_what_is_compared_now() -> None:
     drift: dict[str, Watch] | None = None
-    for number, one in enumerate(rewards(3, 20), 1):
-        drift = watch_reward(drift, received(one, number))
+    for number, scored in enumerate(rewards(3, 20), 1):
+        drift = watch_reward(drift, received(scored, number))
     assert drift is not None
     shown = standing("support.standard-1", drift)
     assert (shown.role, shown.function) == ("support", "standard-1")

@@ -75,11 +75,11 @@ class Rules:
         return severity != SEVERITIES[0] and self.quiet is not None and self.quiet.cover(now)
 
 
-def due(receiver: Receiver, noticed: Iterable[Noticed], rules: Rules, now: datetime) -> list[NotifiedAlert]:
+def due(receiver: Receiver, alerts: Iterable[Noticed], rules: Rules, now: datetime) -> list[NotifiedAlert]:
     """What the receiver is to get now, the most severe first; nothing while another notification is under way."""
     if receiver.outgoing is not None or (receiver.sent and _within(receiver.sent[-1].at, rules.spacing, now)):
         return []
-    news = (_news(receiver.known.get(one.alert.key), one, rules, now) for one in noticed)
+    news = (_news(receiver.known.get(noticed.alert.key), noticed, rules, now) for noticed in alerts)
     return sorted(
         (change for change in news if change is not None and not rules.hold_back(change.severity, now)),
         key=lambda change: (change.state != FIRING, -_rank(change.severity), change.at, change.key),

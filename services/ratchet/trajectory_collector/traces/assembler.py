@@ -59,7 +59,7 @@ class _Known:
         return self.made is not None and late is not None and (self.judged is None or late > self.judged)
 
 
-@dataclass(frozen=True)
+@dataclass
 class TraceAssembler:
     """Listens to what is stored of traces, and makes each once it is over. A start begins `lookback` ago."""
 
@@ -72,8 +72,8 @@ class TraceAssembler:
     inference: Inference
     lookback: timedelta
     _known: dict[TraceKey, _Known] = field(default_factory=dict[TraceKey, _Known], init=False)
-    _heard: list[Place] = field(default_factory=list[Place], init=False)
-    """The last part that was heard of, in a list of one; empty before the first."""
+    _heard: Place | None = field(default=None, init=False)
+    """The last part that was heard of."""
 
     async def tick(self) -> None:
         """Publish what the traces add up to that are over, and evaluations that came later. Raises `Unavailable`."""
@@ -90,8 +90,8 @@ class TraceAssembler:
 
     async def _listen(self, until: datetime) -> None:
         """Take in every part that was stored until an instant."""
-        is_first, complete = not self._heard, set[TraceKey]()
-        after = self._heard[0] if self._heard else Place(until - self.lookback)
+        is_first, complete = self._heard is None, set[TraceKey]()
+        after = self._heard or Place(until - self.lookback)
         while True:
             parts = await self.spans.heard(after, until)
             new = {key for _, key, _ in parts if key not in self._known} if not is_first else set[TraceKey]()
@@ -105,7 +105,7 @@ class TraceAssembler:
             if not parts:
                 break
             after = parts[-1][0]
-        self._heard[:] = [after]
+        self._heard = after
 
     def _hear(self, key: TraceKey, heard: Heard) -> None:
         known = self._known.get(key)
@@ -136,7 +136,7 @@ class TraceAssembler:
         due = known.life.due(until)
         if due is None:
             return
-        is_revision, known_late = due != known.life.closes_at, known.life.judged
+        is_revision, judged_until = due != known.life.closes_at, known.life.judged
         if known.life.calls:
             try:
                 await self._publish(key, due, known.life, is_revision=is_revision)
@@ -144,7 +144,7 @@ class TraceAssembler:
                 raise
             except Exception as error:  # noqa: BLE001 - the boundary: what one sender sent must not stop the service
                 _count_unassembled(key, error)
-        known.made, known.judged = due, known_late if is_revision else None
+        known.made, known.judged = due, judged_until if is_revision else None
 
     async def _publish(self, key: TraceKey, due: datetime, life: Life, *, is_revision: bool) -> None:
         parts, tree, calls = await self._read(key, due, life)

@@ -73,14 +73,14 @@ const seconds = (milliseconds: number) => duration(milliseconds / 1000);
 
 /** What the chart shows, by the address's parameter `figure`; the first one by default. */
 export const FIGURES: Readonly<Record<string, FigureKind>> = {
-  reward: { title: "Mean reward", of: (one) => one.mean_reward, format: measure, isSum: false },
-  trajectories: { title: "Trajectories", of: (one) => one.trajectories, format: count, isSum: true },
-  success: { title: "Success", of: (one) => one.success_share, format: share, isSum: false },
-  calls: { title: "Calls", of: (one) => one.calls, format: count, isSum: true },
-  errors: { title: "Failed calls", of: (one) => one.errors, format: count, isSum: true },
+  reward: { title: "Mean reward", of: (measures) => measures.mean_reward, format: measure, isSum: false },
+  trajectories: { title: "Trajectories", of: (measures) => measures.trajectories, format: count, isSum: true },
+  success: { title: "Success", of: (measures) => measures.success_share, format: share, isSum: false },
+  calls: { title: "Calls", of: (measures) => measures.calls, format: count, isSum: true },
+  errors: { title: "Failed calls", of: (measures) => measures.errors, format: count, isSum: true },
   tokens: { title: "Tokens", of: tokensOf, format: count, isSum: true },
-  cost: { title: "Cost", of: (one) => one.cost_usd, format: dollars, isSum: true },
-  latency: { title: "Latency, p95", of: (one) => one.latency_ms?.[1] ?? null, format: seconds, isSum: false },
+  cost: { title: "Cost", of: (measures) => measures.cost_usd, format: dollars, isSum: true },
+  latency: { title: "Latency, p95", of: (measures) => measures.latency_ms?.[1] ?? null, format: seconds, isSum: false },
 };
 
 export function figureOf(name: string): FigureKind {
@@ -100,7 +100,7 @@ export function seriesOf(answer: Statistics, figure: FigureKind): Series[] {
       .map((at) => [at, known.get(at) ?? (figure.isSum ? 0 : null)] as const)
       .filter((point): point is readonly [number, number] => point[1] !== null);
     return { name: answer.by.length === 0 ? "all" : nameOf(group), points };
-  }).filter((one) => one.points.length > 0);
+  }).filter((line) => line.points.length > 0);
 }
 
 /** What a group is called, as a text that shows every character. */

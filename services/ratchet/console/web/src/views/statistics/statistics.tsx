@@ -75,7 +75,7 @@ function OverTime({ asked, made }: { asked: Asked; made: Statistics }) {
   const choose = (value: string) => navigate(href("statistics", { ...asked, figure: value }), { replace: true });
   const title = `${figure.title} by ${made.every}`;
   return (
-    <Panel title={title} actions={<div class="choose"><Select label="Figure" value={asked.figure || "reward"} onValue={choose} options={Object.entries(FIGURES).map(([name, one]) => [name, one.title] as const)} /></div>}>
+    <Panel title={title} actions={<div class="choose"><Select label="Figure" value={asked.figure || "reward"} onValue={choose} options={Object.entries(FIGURES).map(([name, kind]) => [name, kind.title] as const)} /></div>}>
       {series.length === 0
         ? <p class="muted">{figure.title} is not known of anything in this time.</p>
         : <LineChart title={title} series={series} format={figure.format} height={240} xName={`The ${made.every} from`} />}
