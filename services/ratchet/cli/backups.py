@@ -24,9 +24,10 @@ def backup(
     as_json: AsJson = False,
     directory: Directory = HERE,
 ) -> None:
-    """Copy the state of a stopped stack into a new folder, secrets included.
+    """Copy the state of a stack into a new folder, secrets included.
 
-    Keep it as private as the state itself. A stack that runs is refused: its servers' files are of different moments.
+    Keep it as private as the state itself. A stack that runs stands still for the end of the copy, as a rule for less
+    than a second and never for more than a few: so all that is copied is of one moment.
     """
     try:
         if dry_run:

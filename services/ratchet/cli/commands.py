@@ -34,7 +34,7 @@ COMMANDS: Mapping[str, Entry] = {
         "stack",
         'Print the variables that lead to the running stack, passwords included: `eval "$(ratchet env)"` sets them.',
     ),
-    "backup": Entry("backups", "Copy the state of a stopped stack into a new folder, secrets included."),
+    "backup": Entry("backups", "Copy the state of a stack, running or not, into a new folder, secrets included."),
     "restore": Entry("backups", "Put a backup back as the state of a stopped stack, once every file of it is checked."),
     "url": Entry("url", "Print the gateway's base URL for agents, or the address of any part of the running system."),
     "open": Entry("url", "Open the console in the browser, and print its address. Exit code 4: no stack runs."),

@@ -1,9 +1,12 @@
-"""Copies of a stopped stack's state: made whole or not at all, and checked by digest before one is put back.
+"""Copies of a stack's state at one moment: made whole or not at all, and checked by digest before one is put back.
 
 A backup is a folder: `manifest.json` (every file with its size and SHA-256) and `state/`, the files themselves. Both
 ways write beside the goal and rename at the end (`whole_folder.py`), so a process killed in between leaves a `.partial`
 folder, which the next run beside it removes, and never half a backup or half a state. Files are copied, not linked: the
 broker and the object store write into files that exist, and would change a linked copy.
+
+A stack that runs is copied while it does, and then stands still while the copy catches up with what changed meanwhile:
+its servers come back from that as from a kill of all processes at that moment.
 """
 
 from __future__ import annotations
@@ -11,21 +14,24 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import BinaryIO
 
 import msgspec
 
 from ratchet.core.errors import ConfigError, Conflict, NotFound, Rejected
 from ratchet.core.service.files import LOW_BYTES, free_bytes, shortage, write_whole
-from ratchet.local.local_stack.orphans import living
+from ratchet.local.local_stack.orphans import is_running, living
+from ratchet.local.local_stack.standstill import LONGEST_S, standing_still
 from ratchet.local.local_stack.state import (
     PORTS_FILE,
     SECRETS_FILE,
     VERSION_FILE,
+    AlreadyRunning,
+    StackRecord,
     StateVersion,
     aside_name,
     occupied,
@@ -35,25 +41,17 @@ from ratchet.local.local_stack.state import (
     require_readable,
     stack_lock,
 )
+from ratchet.local.local_stack.state_copy import BackupFile, OnProgress, StateCopy, copy_file
 from ratchet.local.local_stack.state_tree import StateTree, read_tree
-from ratchet.local.local_stack.whole_folder import becoming
+from ratchet.local.local_stack.whole_folder import becoming, held
 
 FORMAT = 1
 MANIFEST, STATE = "manifest.json", "state"
 KEPT = ("data", SECRETS_FILE, PORTS_FILE, VERSION_FILE)
 """What a stack cannot make again. Logs and the record of its processes are left out."""
-PIECE = 1 << 20
-
-OnProgress = Callable[[int, int], None]
-"""Called with the bytes that are copied, and all."""
-
-
-class BackupFile(msgspec.Struct, frozen=True, kw_only=True):
-    """One file of a backup."""
-
-    size: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
-    sha256: str
-    mode: Annotated[int, msgspec.Meta(ge=0, le=0o777)]
+BACKUP_LOCK = "backup.lock"
+ROUNDS = 3
+"""Of catching up with a stack that runs: each has less to copy than the one before, and a start takes one."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,39 +74,94 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def back_up(directory: Path, target: Path, on_progress: OnProgress | None = None) -> Manifest:
-    """Copy the state of a stack that does not run into the new folder `target`.
+    """Copy the state of a stack into the new folder `target`. One that runs stands still for the end of it.
 
-    Raises `NotFound` where there is no state, `AlreadyRunning` or `Conflict` where the stack or a part of it runs, or
-    `target` exists, `ConfigError` where the disk has no room or the state has a link to nothing, and `OSError`.
+    Raises `NotFound` where there is no state, `Conflict` where `target` exists, another backup is being made, only
+    parts of a stack run, or it does not stand still for long enough, `ConfigError` where the disk has no room or the
+    state has a link to nothing, `Unavailable` where a process does not stop, and `OSError`.
     """
     directory, target = directory.resolve(), target.absolute()
-    with _to_copy(directory, target) as tree:
-        size = tree.size
-        with becoming(target) as partial:
-            manifest = _copied(directory, tree, partial / STATE, lambda done: on_progress and on_progress(done, size))
-            write_whole(partial / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+    _to_copy(directory, target)
+    with _alone(directory), becoming(target) as partial:
+        copy = StateCopy(directory, partial / STATE, KEPT, on_progress)
+        made_at = _copy_at_rest(copy)
+        manifest = Manifest(
+            format=FORMAT,
+            made_at=made_at,
+            version=read_version(directory),
+            folders=copy.folders,
+            links=copy.links,
+            files=copy.files,
+        )
+        manifest = msgspec.structs.replace(manifest, digest=_digest_of(manifest))
+        write_whole(partial / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
     return manifest
 
 
 def planned_backup(directory: Path, target: Path) -> tuple[int, int]:
     """How many files a backup would have, and their bytes. Raises what `back_up` does, and copies nothing."""
-    with _to_copy(directory.resolve(), target.absolute()) as tree:
-        return len(tree.files), tree.size
+    tree = _to_copy(directory.resolve(), target.absolute())
+    return len(tree.files), tree.size
 
 
-@contextmanager
-def _to_copy(directory: Path, target: Path) -> Iterator[StateTree]:
-    """The files of a stopped stack, for which `target` has room."""
+def _to_copy(directory: Path, target: Path) -> StateTree:
+    """The files of a stack, for which `target` has room."""
     if not (directory / "data").is_dir():
         raise NotFound(f"no state of a stack in {directory}")
     if target.exists():
         raise Conflict(f"{target} exists: name a new folder")
     if directory in target.parents:
         raise ConfigError(f"{target} lies inside the state that it is to hold")
-    with _stopped(directory):
-        tree = read_tree(directory, KEPT)
-        _require_room(target.parent, tree.size)
-        yield tree
+    tree = read_tree(directory, KEPT, moving=_running(directory) is not None)
+    _require_room(target.parent, tree.size)
+    return tree
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Two backups would end each other's standstill."""
+    try:
+        with held(directory / BACKUP_LOCK):
+            yield
+    except BlockingIOError as error:
+        raise Conflict(f"another backup of {directory} is being made: wait for its end") from error
+
+
+def _copy_at_rest(copy: StateCopy) -> datetime:
+    """Fill the copy with the state of one moment, which is returned."""
+    for _ in range(ROUNDS):
+        record = _running(copy.directory)
+        if record is None:
+            with _stopped(copy.directory):
+                copy.catch_up()
+                return datetime.now(UTC)
+        for _ in range(2):  # the second takes what has changed during the first, which may be long
+            copy.catch_up(moving=True)
+        with standing_still(record.stack_id) as still:
+            if copy.catch_up(until=still.until) and _is_one_stack(record, copy.directory) and still.holds():
+                return still.began_at
+    raise Conflict(
+        f"{copy.directory} was not copied within {ROUNDS} standstills of {LONGEST_S:g} s: its members start again and"
+        " again, or the disk of the copy is too slow for what they write. `ratchet down` stops it for a backup"
+    )
+
+
+def _running(directory: Path) -> StackRecord | None:
+    """The stack that runs there. Raises `Conflict` where only parts of one do, `AlreadyRunning` for other holders."""
+    try:
+        with _stopped(directory):
+            return None
+    except AlreadyRunning:
+        record = read_record(directory)
+        if record is None or not is_running(record):
+            raise
+        return record
+
+
+def _is_one_stack(record: StackRecord, directory: Path) -> bool:
+    """Whether the stack is still the recorded one: it has not been stopped, or started anew."""
+    now = _running(directory)
+    return now is not None and now.stack_id == record.stack_id
 
 
 def read_manifest(backup: Path) -> Manifest:
@@ -181,31 +234,6 @@ def _stopped(directory: Path) -> Iterator[None]:
         yield
 
 
-def _copied(directory: Path, tree: StateTree, to: Path, on_progress: Callable[[int], object]) -> Manifest:
-    files: dict[str, BackupFile] = {}
-    to.mkdir()
-    for name in tree.folders:
-        (to / name).mkdir()
-    done = 0
-    for name, path in tree.files.items():
-        with path.open("rb") as source:
-            seen = os.fstat(source.fileno())
-            mode = stat.S_IMODE(seen.st_mode) & 0o777
-            digest = _copy(source, to / name, mode, seen.st_size)
-        files[name] = BackupFile(size=seen.st_size, sha256=digest, mode=mode)
-        done += files[name].size
-        on_progress(done)
-    manifest = Manifest(
-        format=FORMAT,
-        made_at=datetime.now(UTC),
-        version=read_version(directory),
-        folders=tree.folders,
-        links=tree.links,
-        files=files,
-    )
-    return msgspec.structs.replace(manifest, digest=_digest_of(manifest))
-
-
 def _put_back(manifest: Manifest, state: Path, partial: Path, on_progress: OnProgress | None) -> None:
     """Fill `partial` with the state. Raises `Rejected` for a damaged backup."""
     for name in manifest.folders:
@@ -213,7 +241,7 @@ def _put_back(manifest: Manifest, state: Path, partial: Path, on_progress: OnPro
     done = 0
     for name, file in manifest.files.items():
         with _opened(state / name, name, file.size) as source:
-            digest = _copy(source, partial / name, file.mode, file.size)
+            digest = copy_file(source, partial / name, file.mode, file.size)
         if digest != file.sha256:
             raise Rejected(f"the backup is damaged: {name} is not the file that was copied")
         done += file.size
@@ -239,20 +267,6 @@ def _opened(path: Path, name: str, size: int) -> Iterator[BinaryIO]:
         raise Rejected(f"the backup is damaged: {name} is not the file that was copied")
     with os.fdopen(descriptor, "rb") as file:
         yield file
-
-
-def _copy(source: BinaryIO, to: Path, mode: int, size: int) -> str:
-    """Copy `size` bytes of a file to the disk, or all where it has fewer; returns their SHA-256."""
-    digest = hashlib.sha256()
-    descriptor = os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(descriptor, "wb") as write:
-        while size > 0 and (piece := source.read(min(PIECE, size))):
-            digest.update(piece)
-            write.write(piece)
-            size -= len(piece)
-        write.flush()
-        os.fsync(write.fileno())
-    return digest.hexdigest()
 
 
 def _require_room(folder: Path, size: int) -> None:

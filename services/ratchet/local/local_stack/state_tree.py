@@ -1,4 +1,4 @@
-"""The folders, links and files of a stopped stack's state, with what lies elsewhere and is only linked into it.
+"""The folders, links and files of a stack's state, with what lies elsewhere and is only linked into it.
 
 Links within a state stay links: ClickHouse finds databases and tables by its own.
 """
@@ -6,6 +6,7 @@ Links within a state stay links: ClickHouse finds databases and tables by its ow
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,16 +25,22 @@ class StateTree:
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
-        return sum(path.stat().st_size for path in self.files.values())
+        """Bytes of all files that are still there."""
+        size = 0
+        for path in self.files.values():
+            with suppress(FileNotFoundError):
+                size += path.stat().st_size
+        return size
 
 
-def read_tree(directory: Path, names: tuple[str, ...]) -> StateTree:
+def read_tree(directory: Path, names: tuple[str, ...], *, moving: bool = False) -> StateTree:
     """All below these names of a state. A link to elsewhere counts as the file or folder that it points to.
 
-    Raises `ConfigError` for a link to nothing and for a name that is no UTF-8, and `OSError`.
+    `moving`: others write there, and what they remove meanwhile is left out. Raises `ConfigError` for a link to nothing
+    and for a name that is no UTF-8, and `OSError`.
     """
-    walk = _Walk(directory, {directory / name: name for name in names if not (directory / name).is_symlink()})
+    places = {directory / name: name for name in names if not (directory / name).is_symlink()}
+    walk = _Walk(directory, places, moving)
     for name in names:
         if os.path.lexists(directory / name):
             walk.add(directory / name, name)
@@ -47,12 +54,20 @@ class _Walk:
     directory: Path
     places: dict[Path, str]
     """Real path -> name, of what is in the tree or comes into it."""
+    moving: bool
     later: list[tuple[Path, str]] = field(default_factory=list[tuple[Path, str]])
     """Links that point into the state: where to is known once the links to elsewhere are followed."""
     tree: StateTree = field(default_factory=StateTree)
 
     def add(self, path: Path, name: str) -> None:
         """Add a path and all below it."""
+        try:
+            self._add(path, name)
+        except FileNotFoundError:
+            if not self.moving:
+                raise
+
+    def _add(self, path: Path, name: str) -> None:
         try:
             name.encode()
         except UnicodeEncodeError as error:

@@ -29,18 +29,18 @@ def becoming(target: Path, aside: Path | None = None) -> Iterator[Path]:
     target.parent.mkdir(parents=True, exist_ok=True)
     paths = [path for path in target.parent.glob(f"{PREFIX}*") if path.suffix in {PARTIAL, LOCK}]
     for left in {path.with_suffix(PARTIAL) for path in paths}:
-        with suppress(BlockingIOError), _held(left):
+        with suppress(BlockingIOError), held(left.with_suffix(LOCK)):
             if left.is_dir() and not left.is_symlink():  # of an interrupted copy: it holds secrets
                 shutil.rmtree(left, ignore_errors=True)
     partial = target.with_name(f"{PREFIX}{target.name}{PARTIAL}")
     try:
-        with _held(partial):
+        with held(partial.with_suffix(LOCK)):
             shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed since the sweep
             partial.mkdir(mode=0o700)
             try:
                 yield partial
                 for path in (partial, *partial.rglob("*")):
-                    if path.is_dir() and not path.is_symlink():
+                    if not path.is_symlink():
                         _sync(path)
                 _take_place(partial, target, aside)
                 _sync(target.parent)
@@ -52,8 +52,8 @@ def becoming(target: Path, aside: Path | None = None) -> Iterator[Path]:
 
 
 @contextmanager
-def _held(partial: Path) -> Iterator[None]:
-    lock = partial.with_suffix(LOCK)
+def held(lock: Path) -> Iterator[None]:
+    """Hold the lock file at `lock`, which goes at the end. Raises `BlockingIOError` where another process has it."""
     with lock_at(lock):
         try:
             yield
@@ -75,8 +75,8 @@ def _take_place(partial: Path, target: Path, aside: Path | None) -> None:
         raise
 
 
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
