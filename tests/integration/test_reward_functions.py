@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -21,7 +23,8 @@ from ratchet.core.judging.settings import JudgeSettings
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.warehouse import Warehouse
 from ratchet.reward_computer.app import build
-from ratchet.reward_computer.command import answered
+from ratchet.reward_computer.clickhouse_proposals import PAGE
+from ratchet.reward_computer.command import answered, recomputation
 from ratchet.reward_computer.settings import Settings
 from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings, Tuning
@@ -87,6 +90,14 @@ class History:
             return reward if reward is not None and reward.revision == revision else None
 
         return await eventually(there)
+
+    async def rewards(self, version: str) -> int:
+        """How many were computed under a version of the function."""
+        (row,) = await self._warehouse.rows(
+            "SELECT count() AS number FROM rewards FINAL WHERE function_version = {version:String}",
+            {"version": version},
+        )
+        return row["number"]
 
     async def proposed(self) -> int:
         (row,) = await self._warehouse.rows("SELECT count() AS number FROM proposed_rewards FINAL")
@@ -213,6 +224,38 @@ async def test_judge_of_history_counts_once_people_agree_with_it(shared_settings
         assert reward.total_reward == pytest.approx(0.5 * 1.0 + 0.5 * 0.9)
         assert (reward.metadata.digests or {})["judge"] == judge.profile.digest
         assert reward.recomputed
+
+
+class Killed(BaseException):
+    """In the place of a process that is no more."""
+
+
+@pytest.mark.slow
+async def test_recomputation_that_is_killed_and_then_runs_twice_at_once_counts_once(
+    shared_settings: SharedSettings,
+) -> None:
+    number, second = 2 * PAGE + 100, settings_of(shared_settings, SECOND, "2")
+
+    def killed_after_a_page(done: int, _total: int, what: str) -> None:
+        if (done, what) == (PAGE, "computing rewards"):
+            raise Killed
+
+    async with history(shared_settings) as world:
+        await world.bus.publish_all([trajectory(f"{place}") for place in range(number)])
+        before = await world.counting("standard 1", number)
+        async with recomputation(second) as work:
+            with pytest.raises(Killed):
+                await dataclasses.replace(work, on_progress=killed_after_a_page).recompute(TWO, LONG_AGO, None, False)
+        assert await world.proposed() == PAGE
+        assert await world.counting("standard 1", number) == before
+        one, other = await asyncio.gather(*(answered(recompute(), second) for _ in range(2)))
+        assert isinstance(one, Recomputed)
+        assert (one, one.trajectories, await world.proposed()) == (other, number, number)
+        accepted = await asyncio.gather(*(answered(accept(), second) for _ in range(2)))
+        assert {(type(each), each.left) for each in accepted if isinstance(each, Accepted)} == {(Accepted, 0)}
+        after = await world.counting("standard 2", number)
+        assert after.keys() == before.keys()
+        assert await world.rewards("2") == number
 
 
 @pytest.fixture
