@@ -18,7 +18,7 @@ from ratchet.core.contract.spans import AGENT, INFERENCE, TOOL, Evaluation, Span
 from ratchet.core.contract.turn import Provider, Usage
 from ratchet.core.errors import BusUnavailable
 from ratchet.core.service.contracts import load_contracts
-from ratchet.dialects.telemetry.span_tree import tree_of
+from ratchet.dialects.telemetry.span_tree import MOST_ANSWERS, tree_of
 from ratchet.trajectory_collector.clickhouse_facts import Facts
 from ratchet.trajectory_collector.domain import Inference
 from ratchet.trajectory_collector.nats_streams import Streams
@@ -162,6 +162,14 @@ def test_several_answers_are_as_many_turns() -> None:
     made = folded([batch(span(1, prompt=[ASKED], answers=[ANSWERED, CALLED], usage=Usage(prompt=5, completion=3)))])
     assert [turn.response for turn in made.turns] == [ANSWERED, CALLED]
     assert [turn.usage is not None for turn in made.turns] == [True, False]
+
+
+def test_more_answers_than_an_agent_asks_for_repeat_no_prompt() -> None:
+    answers = [{"role": "assistant", "content": f"It is at {number}."} for number in range(1000)]
+    made = folded([batch(span(1, prompt=[ASKED], answers=answers))])
+    assert [turn.response for turn in made.turns] == answers[:MOST_ANSWERS]
+    assert len(made.assembled.trajectories) == MOST_ANSWERS
+    assert made.assembled.repeated == 1000 - MOST_ANSWERS
 
 
 def test_order_and_batches_of_spans_change_no_message() -> None:

@@ -17,6 +17,9 @@ Key = tuple[str, str]
 """Service and span id."""
 MOST_EVENTS = 1000
 """Of one span: a chat has as many messages at most."""
+MOST_ANSWERS = 16
+"""Of one call: each becomes a turn and a trajectory, which repeat the prompt. A megabyte with hundreds of answers would
+be hundreds of megabytes."""
 _RANK = {None: 0, OTHER: 1}
 """What says less of a span's kind gives way."""
 
@@ -101,6 +104,8 @@ class Exchange:
 
     prompt: Sequence[JsonObject]
     answers: Sequence[JsonObject]
+    left_out: int = 0
+    """Answers beyond `MOST_ANSWERS`."""
 
     @property
     def is_whole(self) -> bool:
@@ -111,10 +116,9 @@ class Exchange:
 def exchange_of(span: Span) -> Exchange:
     """What a span says: as a whole, or message by message."""
     ordered: list[SpanMessage] = sorted(span.messages or (), key=lambda event: event.at)
-    return Exchange(
-        span.prompt or [event.message for event in ordered if not event.is_answer],
-        span.answers or [event.message for event in ordered if event.is_answer],
-    )
+    prompt = span.prompt or [event.message for event in ordered if not event.is_answer]
+    answers = span.answers or [event.message for event in ordered if event.is_answer]
+    return Exchange(prompt, answers[:MOST_ANSWERS], max(len(answers) - MOST_ANSWERS, 0))
 
 
 def _speaks(answer: JsonObject) -> bool:

@@ -59,7 +59,8 @@ def fold(role: str, trace_id: str, tree: Tree, calls: Calls, inference: Inferenc
     ran = {span.tool_call_id: span for span in tree.spans.values() if span.kind == TOOL and span.tool_call_id}
     details = _Details(tree, agents, {turn.turn_id: turn for turn in turns}, by_span, ran)
     trajectories = [details.added_to(trajectory) for trajectory in whole.trajectories]
-    return Folded(turns, Assembled(details.linked(trajectories), whole.unreadable, whole.repeated), by_span)
+    repeated = whole.repeated + sum(exchange_of(span).left_out for span in calls.whole.values())
+    return Folded(turns, Assembled(details.linked(trajectories), whole.unreadable, repeated), by_span)
 
 
 def turn_id(role: str, trace_id: str, key: Key, choice: int = 0) -> str:
