@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 import uuid
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -16,14 +18,19 @@ import pytest
 from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import eventually
+from ratchet.canary_deployer.app import build as build_deployer
+from ratchet.canary_deployer.settings import Settings as DeployerSettings
 from ratchet.core.contract import Turn
 from ratchet.core.contract.state import PolicyVersion, Route, ServedPolicy
 from ratchet.core.rules.arms import policy_name
 from ratchet.core.rules.recorded import ids_digest
 from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.objects import Objects
 from ratchet.core.stores.policies import Policy
 from ratchet.gateway.app import build
 from ratchet.gateway.settings import Settings
+from ratchet.local.local_stack.ports import free_ports
+from tests.support.command_lines import ratchet
 from tests.support.consuming import messages_of
 from tests.support.engine_process import (
     AT,
@@ -35,6 +42,7 @@ from tests.support.engine_process import (
 )
 from tests.support.fake_engine import TOOLS
 from tests.support.gateway_alone import InThisProcess
+from tests.support.reward_models import publish_reward_model, reward_of
 from tests.support.running import connected, http_client, running_app
 from tests.support.servers import Broker, RunningServer, s3_settings
 
@@ -165,6 +173,42 @@ async def test_pinned_version_answers_with_the_members_that_the_agent_asked_for(
         asked = await here.ask(OPENING, str(uuid.uuid4()), logprobs=True, extra_body={"return_token_ids": True})
         choice = asked.parse().choices[0]
         assert len(choice.logprobs.content) == len(choice.model_dump()["token_ids"])
+
+
+@pytest.mark.timeout(300)
+async def test_best_of_n_is_the_sample_that_the_reward_model_likes_best(
+    nats: Broker, engine: RunningServer, published: Published, store: SharedSettings, tmp_path: Path
+) -> None:
+    base = published.directory
+    judge, model = publish_reward_model(Objects(store), base, tmp_path / "reward", adapter=True)
+    tasks, output = tmp_path / "tasks.jsonl", tmp_path / "tries.jsonl"
+    asked = {f"t{number}": [{"role": "user", "content": f"where is my order K{number}"}] for number in range(3)}
+    expect = {"text": {"any_of": ["it was sent on monday"]}}
+    lines = [json.dumps({"id": name, "messages": chat, "expect": expect}) for name, chat in asked.items()]
+    tasks.write_text("\n".join(lines))
+    (port,) = free_ports(1)
+    shared = store.model_copy(update={"nats_url": nats.url, "data_dir": tmp_path / "deployer"})
+    deployer = DeployerSettings(shared=shared, port=port, engine_url=engine.url)
+    async with scene(nats, engine, published, tmp_path) as here, running_app(build_deployer(deployer)):
+        done = await asyncio.to_thread(
+            ratchet,
+            *("eval", ROLE, "--tasks", str(tasks), "--samples", "4", "--reward-model", judge.uri),
+            *("-o", str(output), "--json"),
+            RATCHET_GATEWAY_URL=str(here.client.base_url).removesuffix("/v1/"),
+            RATCHET_DEPLOYER_URL=f"http://127.0.0.1:{port}",
+            RATCHET_ENGINE_URL=engine.url,
+        )
+    assert done.returncode == 0, done.stderr
+    assert [one["mode"] for one in json.loads(done.stdout)["summaries"]] == ["greedy", "sampled", "best"]
+    tries = [json.loads(line) for line in output.read_text().splitlines()]
+    for name, chat in asked.items():
+        sampled = [one for one in tries if (one["task"], one["mode"]) == (name, "sampled")]
+        answers = [one["message"]["content"] for one in sampled]
+        rewards = [reward_of(model, base, [*chat, {"role": "assistant", "content": text}]) for text in answers]
+        likes = [1 / (1 + math.exp(-reward)) for reward in rewards]
+        assert [one["reward"] for one in sampled] == pytest.approx(likes, abs=1e-4)
+        (best,) = (one for one in tries if (one["task"], one["mode"]) == (name, "best"))
+        assert best["message"]["content"] == answers[likes.index(max(likes))]
 
 
 async def test_dead_engine_is_clear_error_and_restarted_one_gets_its_policy_back(
