@@ -52,7 +52,6 @@ from ratchet.gateway.engines import build_upstream, transport_to
 from ratchet.gateway.engines.policies import PolicyEngines
 from ratchet.gateway.engines.replicas import CHECK_EVERY_S
 from ratchet.gateway.error_shapes import ErrorShapes, error_json, is_telemetry
-from ratchet.gateway.failing import LOOK_S, FailingCalls
 from ratchet.gateway.fetching import BundleFetcher
 from ratchet.gateway.guard import Guard, RateLimit
 from ratchet.gateway.handlers import Handlers
@@ -60,6 +59,7 @@ from ratchet.gateway.http_api import further_routes, route_finder
 from ratchet.gateway.kv_bundles import Bundles
 from ratchet.gateway.kv_responses import Responses
 from ratchet.gateway.kv_routes import Routes
+from ratchet.gateway.metrics import LOOK_S, FailingCalls
 from ratchet.gateway.models import Models
 from ratchet.gateway.other_calls import OtherCalls
 from ratchet.gateway.peer_sync import Memory, PeerSync

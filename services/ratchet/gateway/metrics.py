@@ -1,10 +1,14 @@
-"""What the gateway counts."""
+"""What the gateway counts, and whether calls fail by what it has counted lately."""
 
+import time
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TypeVar, cast
 
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.samples import Sample
+
+from ratchet.core.rules.recent_share import RecentShare
 
 M = TypeVar("M", Counter, Gauge, Histogram)
 
@@ -95,3 +99,23 @@ def series(metric: M, *labels: str) -> M:
     """The metric's series with these labels. To look one up takes prometheus_client several times as long as to count
     in it."""
     return cast("M", _series(metric, *labels))
+
+
+LOOK_S = 5.0
+"""How often it looks at the counts."""
+
+
+class FailingCalls:
+    """The share of the calls of the last five minutes that got an answer of 500 or above."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._share = RecentShare(300.0, monotonic)
+
+    async def observe(self) -> None:
+        """Take note of the counts; to be called every `LOOK_S`."""
+        self._share.observe(*answered())
+
+    async def check(self) -> str | None:
+        """A note: the share, where it is more than a tenth."""
+        failed = self._share.too_large
+        return f"{failed:.0%} of the calls of the last five minutes failed" if failed is not None else None

@@ -13,7 +13,7 @@ import pytest
 from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.domain import gating
 from ratchet.canary_deployer.domain.rollout import FAILED, NOT_RUN, PASSED, GateResult
-from ratchet.canary_deployer.gates import GATES
+from ratchet.canary_deployer.gates import GATES, OnWeights
 from ratchet.canary_deployer.gates.base import (
     UNKNOWN_TIMES,
     Asking,
@@ -22,7 +22,6 @@ from ratchet.canary_deployer.gates.base import (
     LoggedPrompt,
     LoggedPrompts,
 )
-from ratchet.canary_deployer.gates.on_weights import OnWeights
 from ratchet.canary_deployer.http_clients import HttpGateway, gateway_peer
 from ratchet.canary_deployer.replicas import Inconclusive
 from ratchet.core.contract.bundle import NO_BUNDLE, Bundle, Instructions, ToolTexts

@@ -10,9 +10,8 @@ from ratchet.bus.testing import Killed
 from ratchet.canary_deployer.domain.audit import first_break
 from ratchet.canary_deployer.domain.operators import Act, Order
 from ratchet.canary_deployer.domain.rollout import NEEDS_APPROVAL, Rollout
-from ratchet.canary_deployer.domain.rollout_statistics import Statistics
+from ratchet.canary_deployer.domain.rollout_statistics import Statistics, Trail
 from ratchet.canary_deployer.domain.rules import Stage
-from ratchet.canary_deployer.domain.trail import Trail
 from ratchet.canary_deployer.domain.trajectories import Chunk
 from ratchet.core.contract import ModelDeployed, ModelRollout
 from ratchet.core.contract.state import POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, PolicyVersion

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import msgspec
 
-from ratchet.canary_deployer.domain.trail import LEAST_MS, MOST, Trail
+from ratchet.canary_deployer.domain.rollout_statistics import LEAST_MS, MOMENTS, Trail
 
 BEGAN = datetime(2026, 11, 20, 8, tzinfo=UTC)
 
@@ -27,7 +27,7 @@ def test_a_trail_of_weeks_is_bounded_and_spans_them_evenly() -> None:
     minute = timedelta(minutes=1)
     trail = trail_of(5_000, minute)
     samples = list(trail.samples())
-    assert MOST // 2 <= len(samples) <= MOST
+    assert MOMENTS // 2 <= len(samples) <= MOMENTS
     assert samples[0] == (BEGAN, values(0.0))
     assert samples[-1] == (BEGAN + 4_999 * minute, values(4_999.0))
     *gaps, newest = [later - earlier for (earlier, _), (later, _) in pairwise(samples)]
@@ -43,8 +43,8 @@ def test_after_a_long_pause_each_new_value_is_seen_at_once() -> None:
         assert list(trail.samples())[-1] == (now, values(float(-place)))
     moments = [at for at, _ in trail.samples()]
     after = [at for at in moments if at >= began]
-    assert len(moments) == MOST
-    assert MOST // 3 <= len(after) <= 2 * MOST // 3
+    assert len(moments) == MOMENTS
+    assert MOMENTS // 3 <= len(after) <= 2 * MOMENTS // 3
     assert max(later - earlier for earlier, later in pairwise(after)) <= timedelta(minutes=1)
 
 

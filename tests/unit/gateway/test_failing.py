@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ratchet.bus.testing import FakeClock
 from ratchet.gateway import metrics
-from ratchet.gateway.failing import FailingCalls
+from ratchet.gateway.metrics import FailingCalls
 
 
 def count(status: int, number: int) -> None:

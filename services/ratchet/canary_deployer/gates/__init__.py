@@ -4,20 +4,50 @@ It asks the gates of other packages (`ratchet.core.plugins`) that the settings n
 `shadow_replay` after all others, and only where little traffic is all that keeps a candidate from starting.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 from ratchet.canary_deployer.domain.gating import APPROVAL, HELDOUT, PROBE, RENDER, REPLAY, TAKES_TOOLS, WARMUP
+from ratchet.canary_deployer.domain.rollout import FAILED, NOT_RUN, GateResult
 from ratchet.canary_deployer.gates.approval import ApprovalGate
 from ratchet.canary_deployer.gates.base import BuildGate, Gate, GateTools
 from ratchet.canary_deployer.gates.heldout_tasks import HeldoutGate
-from ratchet.canary_deployer.gates.on_weights import OnWeights
 from ratchet.canary_deployer.gates.probe import ProbeGate
 from ratchet.canary_deployer.gates.render import RenderGate
 from ratchet.canary_deployer.gates.shadow_replay import ReplayGate
 from ratchet.canary_deployer.gates.takes_tools import TakesToolsGate
 from ratchet.canary_deployer.gates.warmup import WarmupGate
-from ratchet.core.errors import ConfigError
+from ratchet.core.contract.state import PolicyVersion
+from ratchet.core.errors import ConfigError, DigestMismatch, NotFound, Rejected
 from ratchet.core.plugins import PluginTable, callable_with
+
+NO_ENGINE = "an upstream answers for it, which is no engine of Ratchet's: there is nothing to compare"
+
+
+@dataclass(frozen=True, slots=True)
+class OnWeights:
+    """A gate that asks engines, for policies of every kind: it gets the adapter or model that answers for a bundle."""
+
+    name: str
+    gate: Gate
+    weights_of: Callable[[PolicyVersion], Awaitable[PolicyVersion | None]]
+
+    async def check(self, candidate: PolicyVersion, stable: PolicyVersion | None) -> GateResult:
+        """It does not run where no engine holds the candidate."""
+        try:
+            weights = await self.weights_of(candidate)
+        except (Rejected, NotFound, DigestMismatch) as error:
+            return GateResult(self.name, FAILED, f"its model cannot be read: {error}")
+        if weights is None:
+            return GateResult(self.name, NOT_RUN, NO_ENGINE)
+        return await self.gate.check(weights, await self._of_stable(stable))
+
+    async def _of_stable(self, stable: PolicyVersion | None) -> PolicyVersion | None:
+        try:
+            return await self.weights_of(stable) if stable is not None else None
+        except (Rejected, NotFound, DigestMismatch):
+            return None
+
 
 GATES: PluginTable[BuildGate] = PluginTable(
     "ratchet.gates",
@@ -51,4 +81,4 @@ def build_gates(further: Sequence[str], tools: GateTools) -> dict[str, Gate]:
     return {name: GATES[name](tools) for name in (*names[:operator], *further, *names[operator:])}
 
 
-__all__ = ["GATES", "build_gates"]
+__all__ = ["GATES", "OnWeights", "build_gates"]

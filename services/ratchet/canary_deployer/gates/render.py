@@ -8,19 +8,20 @@ is asked. An operator who knows that agents will bring what they lack now can wa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import msgspec
 
 from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.domain.gating import RENDER
-from ratchet.canary_deployer.domain.rendering import lacking, unknown_tools
 from ratchet.canary_deployer.domain.rollout import FAILED, NOT_RUN, PASSED, GateResult
 from ratchet.canary_deployer.gates.base import Asking, BundleTools, LoggedPrompt
 from ratchet.core.contract.bundle import NO_BUNDLE, Bundle
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.errors import DigestMismatch, NotFound, Rejected
+from ratchet.core.rules.bundles import MissingVariable, template_of
 
 REQUESTS = 400
 """The newest ones, one of each trajectory."""
@@ -103,3 +104,34 @@ def _size(request: LoggedPrompt) -> int:
 
 def _not_run(why: str, evidence: JsonObject | None = None) -> GateResult:
     return GateResult(RENDER, NOT_RUN, f"nothing was rendered: {why}", evidence or {})
+
+
+def lacking(bundle: Bundle, metadata: Mapping[str, JsonObject]) -> str | None:
+    """What requests lack that the instructions need, with the turn of one of them; None where nothing is missing.
+
+    `metadata`: that of requests, by their turns.
+    """
+    if bundle.instructions is None:
+        return None
+    template = template_of(bundle.instructions)
+    problems: dict[str, str] = {}
+    for turn_id, given in metadata.items():
+        try:
+            template.expanded("", given)
+        except MissingVariable as error:
+            problems[turn_id] = str(error)
+    if not problems:
+        return None
+    turn_id, why = next(iter(problems.items()))
+    return f"turn {turn_id}: {why}; so it is with {len(problems)} of {len(metadata)} recorded requests"
+
+
+def unknown_tools(bundle: Bundle, offered: Sequence[Sequence[JsonObject]]) -> list[str]:
+    """The tools of a bundle that none of these requests offers."""
+    known = {_name_of(tool) for tools in offered for tool in tools}
+    return sorted(name for name in bundle.tools if name not in known)
+
+
+def _name_of(tool: JsonObject) -> object:
+    function: Any = tool.get("function")
+    return (cast("JsonObject", function) if isinstance(function, dict) else tool).get("name")

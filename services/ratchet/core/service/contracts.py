@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 
 from ratchet.bus.contracts import Contracts, Upgrades
-from ratchet.core.contract import MESSAGES
+from ratchet.bus.failures import Notice
+from ratchet.bus.message import named_id
+from ratchet.core.contract import MESSAGES, Alert
 from ratchet.core.resources import resource_dir
-from ratchet.core.rules.notices import notice_alert
 from ratchet.core.rules.redaction import masked, redacted
 
 UPGRADES: Upgrades = {}
@@ -20,3 +21,15 @@ def load_contracts() -> Contracts:
     contracts = Contracts.load(resource_dir("contracts"), MESSAGES, UPGRADES, masked, redacted)
     contracts.report = notice_alert
     return contracts
+
+
+def notice_alert(notice: Notice) -> Alert:
+    """The alert of a notice."""
+    return Alert(
+        alert_id=named_id("notice", notice.key, notice.program, notice.at.isoformat()),
+        key=notice.key,
+        severity=notice.severity,
+        summary=notice.summary,
+        source=notice.program,
+        at=notice.at,
+    )

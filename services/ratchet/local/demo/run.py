@@ -35,7 +35,6 @@ from ratchet.local.demo.plan import (
     what_comes,
     write_held_out,
 )
-from ratchet.local.demo.processor import multiplies_bfloat16
 from ratchet.local.demo.progress import COLLECTOR, Progress, clock_text
 from ratchet.local.demo.prompts import PromptScenario, scripted_provider, upstreams
 from ratchet.local.demo.report import draw_report, report_document
@@ -250,3 +249,17 @@ def _empty(directory: Path) -> None:
                 shutil.rmtree(path, ignore_errors=True)
             elif path.name != LOCK_FILE:
                 path.unlink()
+
+
+_MULTIPLIES = {"avx512_bf16", "amx_bf16", "bf16"}
+"""Flags of x86 and of ARM. Without one, bfloat16 is computed by way of float32, and is slower than it."""
+
+
+def multiplies_bfloat16(cpu_info: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether the first processor says so; not where there is no such file."""
+    with suppress(OSError):
+        for line in cpu_info.read_text().splitlines():
+            name, _, flags = line.partition(":")
+            if name.strip().lower() in {"flags", "features"}:
+                return not _MULTIPLIES.isdisjoint(flags.split())
+    return False

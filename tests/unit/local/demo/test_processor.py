@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.local.demo.processor import multiplies_bfloat16
+from ratchet.local.demo.run import multiplies_bfloat16
 
 
 @pytest.mark.parametrize(
