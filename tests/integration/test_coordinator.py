@@ -36,8 +36,6 @@ from ratchet.core.contract.training import (
 from ratchet.core.contract.trajectory import PolicyClaim
 from ratchet.core.errors import Unavailable
 from ratchet.core.service.settings import SharedSettings
-from ratchet.extras.importers.base import ImportOptions
-from ratchet.extras.importers.openai_chat import OPENAI_CHAT
 from ratchet.local.local_stack.ports import free_ports
 from tests.support.consuming import consuming
 from tests.support.coordinator import QUICK, ROLE, coordinating, played, stored, tid
@@ -158,20 +156,6 @@ async def test_tries_that_are_mostly_rewarded_alike_are_refused_at_once(
         assert (await workshop.api.post("/v1/jobs", params={"dry_run": True}, json=lifted)).status_code == 200
 
 
-async def test_negated_rewards_and_their_baselines_are_mirrored(shared_settings: SharedSettings, bus: Bus) -> None:
-    facts = [*played("first", 0.25, seconds=1), *played("second", 1.0, seconds=2)]
-    async with stored(shared_settings, bus, facts), coordinating(shared_settings, bus) as workshop:
-        asked = await workshop.ask(dataset={"sample_size": 10, "reward_transform": "negate"})
-        snapshot = (await workshop.dispatched(asked["training_job_id"])).request.training_config.dataset.snapshot
-        assert snapshot is not None
-        manifest, rows = workshop.rows(snapshot.uri, snapshot.digest)
-        assert manifest["reward_transform"] == "negate"
-        assert [(row["reward"], row["raw_reward"], row["baseline"]) for row in rows] == [
-            (0.75, 0.25, None),
-            (0.0, 1.0, pytest.approx(0.75)),
-        ]
-
-
 async def test_job_that_nothing_can_teach_is_refused_at_once_with_the_reason(
     shared_settings: SharedSettings, bus: Bus
 ) -> None:
@@ -185,20 +169,6 @@ async def test_job_that_nothing_can_teach_is_refused_at_once_with_the_reason(
         assert (await workshop.api.get("/v1/jobs")).json()["total"] == 0
         text = await workshop.ask(algorithm="sft")
         assert (await workshop.dispatched(text["training_job_id"])).request.training_config.algorithm == "sft"
-
-
-async def test_a_policy_gradient_learns_from_no_imported_run(shared_settings: SharedSettings, bus: Bus) -> None:
-    chat = [{"role": "user", "content": "Where is it?"}, {"role": "assistant", "content": "On its way."}]
-    options = ImportOptions(role=ROLE, outcome="solved")
-    (run,) = OPENAI_CHAT.messages_of({"messages": chat, "metadata": {"solved": 1}}, options)
-    assert isinstance(run, Trajectory)
-    facts = [*played("live", 0.5), run, reward(run, 1.0)]
-    async with stored(shared_settings, bus, facts), coordinating(shared_settings, bus) as workshop:
-        asked = await workshop.ask(dataset={"sample_size": 10})
-        snapshot = (await workshop.dispatched(asked["training_job_id"])).request.training_config.dataset.snapshot
-        assert snapshot is not None
-        manifest, _ = workshop.rows(snapshot.uri, snapshot.digest)
-        assert (manifest["trajectories"], manifest["left_out"]) == ([tid("live")], {"no_trainable_call": 1})
 
 
 async def test_the_same_request_twice_is_one_job(shared_settings: SharedSettings, bus: Bus) -> None:
@@ -558,43 +528,6 @@ async def test_jobs_that_cannot_work_are_refused_at_once_in_one_sentence(
         assert (await workshop.api.post("/v1/jobs", json=plain)).status_code == 201
         # While a training is under way the role may have a policy when the next one starts.
         assert (await workshop.api.post("/v1/jobs", json={**plain, "base_model": "stable"})).status_code == 201
-
-
-async def test_data_of_policies_too_many_generations_away_is_refused_at_once(
-    shared_settings: SharedSettings, bus: Bus
-) -> None:
-    facts = [*played("old", 0.5, version=1), *played("new", 0.7, version=2)]
-    async with stored(shared_settings, bus, facts), coordinating(shared_settings, bus) as workshop:
-        await promote(bus, registered(1, stage="retired"))
-        await promote(bus, registered(2, stage="stable", parent=1))
-        plain = {"algorithm": "rloo", "role": ROLE, "base_model": "stable"}
-        fresh = {"min_rows": 2, "filter": {"max_staleness": 0}}
-        refused = await workshop.api.post("/v1/jobs", json={**plain, "dataset": fresh})
-        assert refused.json()["error"]["message"] == (
-            f"1 of 2 rewarded trajectories of role {ROLE} can be used by rloo, which needs at least 2: too_stale 1"
-        )
-        older = {**plain, "dataset": {"min_rows": 2, "filter": {"max_staleness": 1}}}
-        assert (await workshop.api.post("/v1/jobs", json=older)).status_code == 201
-
-
-async def test_pairs_of_which_people_cannot_have_their_share_are_refused_at_once(
-    shared_settings: SharedSettings, bus: Bus
-) -> None:
-    facts = [preferred("one"), *(preferred(number, "derived", "rule") for number in range(9))]
-    async with (
-        stored(shared_settings, bus, facts),
-        coordinating(shared_settings, bus, minimum_rows=8) as workshop,
-    ):
-        plain = {"algorithm": "dpo", "role": ROLE, "base_model": "org/model"}
-        mixed = {"dataset": {"filter": {"min_human_share": 0.5}}}
-        refused = await workshop.api.post("/v1/jobs", json={**plain, **mixed})
-        assert refused.json()["error"]["message"] == (
-            f"2 of 10 preferences of role {ROLE} can be used by dpo, which needs at least 8: beyond_human_share 8"
-        )
-        preview = (await workshop.api.post("/v1/jobs/preview", json={**plain, **mixed})).json()
-        assert (preview["rows"], preview["sources"]) == (2, {"human": 1, "derived": 1})
-        assert preview["left_out"] == {"beyond_human_share": 8}
-        assert (await workshop.api.post("/v1/jobs", json=plain)).status_code == 201
 
 
 async def test_a_snapshot_is_built_without_a_job_and_a_job_takes_it(shared_settings: SharedSettings, bus: Bus) -> None:

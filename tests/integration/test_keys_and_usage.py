@@ -54,6 +54,7 @@ class Commands:
         return json.loads(done.stdout) if done.returncode == 0 else None
 
 
+@pytest.mark.slow
 async def test_a_keys_calls_and_their_cost_are_followed_until_it_is_revoked(
     shared_settings: SharedSettings, nats: Broker, tmp_path: Path
 ) -> None:
