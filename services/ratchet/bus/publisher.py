@@ -52,37 +52,29 @@ class Sending:
     done: asyncio.Future[None] = field(repr=False)
 
 
+@dataclass(slots=True)
 class Publisher:
     """Publishes to one stream, in the order of `enqueue`."""
 
-    def __init__(
-        self,
-        nc: Nats,
-        stream: str,
-        *,
-        atomic: bool,
-        acknowledged: Acknowledged | None = None,
-        on_rewound: Callable[[], None] | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`acknowledged` holds what the stream has stored; `on_rewound` is called when the stream counts backwards."""
-        self.stream = stream
-        self.last = 0
-        """The highest sequence that the stream has acknowledged."""
-        self.made = ""
-        """When the stream was made, once that is known."""
-        self.rewound_to: int | None = None
-        """The sequence behind which the stream has counted again, until that is seen to."""
-        self._nc = nc
-        self._atomic = atomic
-        self._acknowledged = acknowledged
-        self._on_rewound = on_rewound
-        self._monotonic = monotonic
-        self._queue: list[Sending] = []
-        self._task: asyncio.Task[None] | None = None
-        self._answer_due: asyncio.Timeout | None = None
-        self._refusal: tuple[float, float, str] | None = None
-        """Since when, until when and why the stream has taken nothing."""
+    nc: Nats
+    stream: str
+    atomic: bool
+    acknowledged: Acknowledged | None = None
+    """Holds what the stream has stored."""
+    on_rewound: Callable[[], None] | None = None
+    """Called when the stream counts backwards."""
+    monotonic: Callable[[], float] = time.monotonic
+    last: int = field(default=0, init=False)
+    """The highest sequence that the stream has acknowledged."""
+    made: str = field(default="", init=False)
+    """When the stream was made, once that is known."""
+    rewound_to: int | None = field(default=None, init=False)
+    """The sequence behind which the stream has counted again, until that is seen to."""
+    _queue: list[Sending] = field(default_factory=list[Sending], init=False)
+    _task: asyncio.Task[None] | None = field(default=None, init=False)
+    _answer_due: asyncio.Timeout | None = field(default=None, init=False)
+    _refusal: tuple[float, float, str] | None = field(default=None, init=False)
+    """Since when, until when and why the stream has taken nothing."""
 
     @property
     def refusal(self) -> str | None:
@@ -90,7 +82,7 @@ class Publisher:
         if self._refusal is None:
             return None
         since, until, reason = self._refusal
-        now = self._monotonic()
+        now = self.monotonic()
         if now - since < REFUSED_S or now - until > TRIED_S:
             return None
         return f"{self.stream} has taken nothing for {now - since:.0f} s: {reason}"
@@ -141,7 +133,7 @@ class Publisher:
                 self._answer_due = None
 
     async def _send(self, batch: Sequence[Sending]) -> None:
-        if len(batch) == 1 or not self._atomic:
+        if len(batch) == 1 or not self.atomic:
             await self._send_singly(batch)
             return
         answer = await self._send_atomic(batch)
@@ -167,7 +159,7 @@ class Publisher:
                 if "error" in answer:
                     return answer
             else:
-                await self._nc.publish(sending.record.subject, sending.record.body, headers=headers)
+                await self.nc.publish(sending.record.subject, sending.record.body, headers=headers)
         return answer
 
     async def _send_singly(self, batch: Sequence[Sending]) -> None:
@@ -199,21 +191,21 @@ class Publisher:
         if rewound:
             self.rewound_to = min(first - 1, self.rewound_to if self.rewound_to is not None else first)
         self.last = last if rewound else max(last, self.last)
-        if self._acknowledged is not None:
-            self._acknowledged.add(self.stream, sequences, [sending.record for sending in batch])
-        if rewound and self._on_rewound is not None:
-            self._on_rewound()
+        if self.acknowledged is not None:
+            self.acknowledged.add(self.stream, sequences, [sending.record for sending in batch])
+        if rewound and self.on_rewound is not None:
+            self.on_rewound()
 
     def _refused(self, batch: Sequence[Sending], error: BusUnavailable | Rejected) -> None:
         """Fail them; what the stream refuses for good, or because it is full, says nothing of the broker."""
         if isinstance(error, BusUnavailable) and str(error) != LOST and FULL not in str(error):
-            now = self._monotonic()
+            now = self.monotonic()
             since = self._refusal[0] if self._refusal is not None else now
             self._refusal = since, now, str(error)
         _fail(batch, error)
 
     async def _request(self, sending: Sending, headers: Headers) -> dict[str, Any]:
-        reply = await self._nc.request(
+        reply = await self.nc.request(
             sending.record.subject, sending.record.body, timeout=ACK_DEADLINE_S, headers=headers
         )
         return json.loads(reply.data) if reply.data else {}

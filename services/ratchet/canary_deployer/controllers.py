@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -21,27 +22,21 @@ RESCAN_S = 1.0
 """Pause between attempts to read the roles while the broker is away."""
 
 
+@dataclass(slots=True)
 class Controllers:
     """Starts a controller for every role that is known when a term begins, and for every new one.
 
     `run` works for one term, and may be called again for the next: every record is read anew then.
     """
 
-    def __init__(
-        self,
-        build: Callable[[str], RolloutController],
-        policies: KvPolicies,
-        rollouts: Bucket[Rollout],
-        lead: Lead,
-    ) -> None:
-        self._build = build
-        self._policies = policies
-        self._rollouts = rollouts
-        self._lead = lead
-        self._controllers: dict[str, RolloutController] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._running = False
-        self._stopping = asyncio.Event()
+    build: Callable[[str], RolloutController]
+    policies: KvPolicies
+    rollouts: Bucket[Rollout]
+    lead: Lead
+    _controllers: dict[str, RolloutController] = field(default_factory=dict[str, RolloutController], init=False)
+    _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]], init=False)
+    _running: bool = field(default=False, init=False)
+    _stopping: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     async def run(self) -> None:
         """Control the rollouts of all roles until stopped."""
@@ -68,15 +63,15 @@ class Controllers:
 
     async def roles(self) -> list[str]:
         """Every role that has a policy."""
-        return sorted({*self._controllers, *await self._policies.roles()})
+        return sorted({*self._controllers, *await self.policies.roles()})
 
     async def controller(self, role: str) -> RolloutController:
         """The controller of a role, for orders. Raises `NotFound`, or `NotLeading` with the leader's address."""
-        _ = self._lead.term
+        _ = self.lead.term
         controller = self._controllers.get(role)
         if controller is not None:
             return controller
-        if role in await self._policies.roles():
+        if role in await self.policies.roles():
             raise NotLeading("this deployer has just begun to lead: try again in a few seconds")
         raise NotFound(f"no such role: {role}")
 
@@ -85,14 +80,14 @@ class Controllers:
         controller = self._controllers.get(role)
         if controller is not None:
             try:
-                await self._lead.confirm()
+                await self.lead.confirm()
                 return await controller.current()
             except BusUnavailable:
                 return await controller.current()
             except NotLeading:
                 pass
-        entry = await self._rollouts.get(role)
-        if entry is None and role not in await self._policies.roles():
+        entry = await self.rollouts.get(role)
+        if entry is None and role not in await self.policies.roles():
             raise NotFound(f"no such role: {role}")
         return entry.value if entry else None
 
@@ -129,7 +124,7 @@ class Controllers:
     def _begin(self, role: str) -> RolloutController:
         controller = self._controllers.get(role)
         if controller is None:
-            controller = self._controllers[role] = self._build(role)
+            controller = self._controllers[role] = self.build(role)
         if self._running and not self._stopping.is_set() and role not in self._tasks:
             self._tasks[role] = asyncio.create_task(controller.run())
         return controller
@@ -138,7 +133,7 @@ class Controllers:
         """Every role that has a policy, once the broker can be read; none after a stop."""
         while not self._stopping.is_set():
             try:
-                return await self._policies.roles()
+                return await self.policies.roles()
             except Unavailable as error:
                 log.warning("waiting for the broker", reason=str(error))
             with suppress(TimeoutError):

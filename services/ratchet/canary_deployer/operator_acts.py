@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 
 import msgspec
 import structlog
@@ -22,23 +23,16 @@ from ratchet.core.errors import BadRequest, Conflict, NotFound
 log = structlog.get_logger()
 
 
+@dataclass(frozen=True, slots=True)
 class OperatorActs:
     """Takes the orders of operators, one at a time. A dry run returns the resulting rollout and changes nothing."""
 
-    def __init__(
-        self,
-        context: RoleContext,
-        store: RolloutStore,
-        reconciler: RolloutReconciler,
-        preparation: Preparation,
-        woken: asyncio.Event,
-    ) -> None:
-        self.context = context
-        self.store = store
-        self.reconciler = reconciler
-        self.preparation = preparation
-        self.woken = woken
-        """Set after every order: the controller looks for what follows from it."""
+    context: RoleContext
+    store: RolloutStore
+    reconciler: RolloutReconciler
+    preparation: Preparation
+    woken: asyncio.Event
+    """Set after every order: the controller looks for what follows from it."""
 
     async def act(self, act: Act, order: Order, *, dry_run: bool = False) -> Rollout:
         """Act on the newest rollout. Raises `NotFound`, `Conflict` or `IllegalMove`, which name what to do instead."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -40,35 +41,29 @@ def unneeded(route: Route | None, versions: Iterable[PolicyVersion]) -> set[str]
     return {engine_name(policy) for policy in ended} - needed
 
 
+@dataclass(slots=True)
 class Unloader:
     """Unloads a policy once every sweep of the last `after_s` seconds saw it held and not needed."""
 
-    def __init__(
-        self,
-        engines: Engines,
-        policies: KvPolicies,
-        after_s: float = AFTER_S,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._engines = engines
-        self._policies = policies
-        self._after_s = after_s
-        self._monotonic = monotonic
-        self._seen: dict[tuple[str, str], float] = {}
-        """By replica and policy: when it was first seen held and not needed."""
+    engines: Engines
+    policies: KvPolicies
+    after_s: float = AFTER_S
+    monotonic: Callable[[], float] = time.monotonic
+    _seen: dict[tuple[str, str], float] = field(default_factory=dict[tuple[str, str], float], init=False)
+    """By replica and policy: when it was first seen held and not needed."""
 
     async def sweep(self) -> None:
         """To be called every `SWEEP_S`. Raises `Unavailable` where routes cannot be read; nothing is unloaded then."""
         names: set[str] = set()
-        for role in await self._policies.roles():
-            names |= unneeded(await self._policies.route(role), await self._policies.versions(role))
+        for role in await self.policies.roles():
+            names |= unneeded(await self.policies.route(role), await self.policies.versions(role))
         seen: dict[tuple[str, str], float] = {}
-        for replica in self._engines.everywhere():
+        for replica in self.engines.everywhere():
             try:
-                now = self._monotonic()
+                now = self.monotonic()
                 for name in names.intersection(await replica.models()):
                     since = seen[replica.name, name] = self._seen.get((replica.name, name), now)
-                    if now - since >= self._after_s:
+                    if now - since >= self.after_s:
                         await replica.unload(name)
                         del seen[replica.name, name]
                         log.info("policy unloaded", replica=replica.name, policy=name)

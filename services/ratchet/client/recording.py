@@ -6,7 +6,7 @@ Nothing here waits for the network or a disk, and nothing raises into the agent 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -50,27 +50,18 @@ class Stats:
     """The same by type."""
 
 
+@dataclass(slots=True)
 class Recording:
     """Makes the trajectories and feedback of one agent."""
 
-    def __init__(
-        self,
-        agent: Agent,
-        settings: ClientSettings,
-        contracts: Contracts,
-        put: Callable[[Message], None],
-        *,
-        strict: bool,
-        now: Callable[[], datetime],
-    ) -> None:
-        self.agent = agent
-        self.unrecordable = 0
-        """Turns, chats and feedback of the wrong shape, which became no message."""
-        self._settings = settings
-        self._contracts = contracts
-        self._put = put
-        self._strict = strict
-        self._now = now
+    agent: Agent
+    settings: ClientSettings
+    contracts: Contracts
+    put: Callable[[Message], None]
+    strict: bool
+    now: Callable[[], datetime]
+    unrecordable: int = field(default=0, init=False)
+    """Turns, chats and feedback of the wrong shape, which became no message."""
 
     def trajectory(  # noqa: PLR0913 - keywords: the members of a trajectory
         self,
@@ -94,7 +85,7 @@ class Recording:
         `group_key`: equal for several tries of one task. `trajectory_id`: the gateway's (`x-ratchet-trajectory`), when
         the agent's calls go through it. `user_id` is hashed with the key in the settings, and not sent without one.
         """
-        key = self._settings.user_key
+        key = self.settings.user_key
         return TrajectoryRecorder(
             trajectory_id=trajectory_id or new_id(),
             agent=replace(self.agent, subordinate_profile=subordinate_profile or self.agent.subordinate_profile),
@@ -110,7 +101,7 @@ class Recording:
             publish=self.submit,
             report=self._report,
             new_id=new_id,
-            now=self._now,
+            now=self.now,
             parent_trajectory_id=parent_trajectory_id,
             user_ref=user_ref(key.get_secret_value() if key is not None else None, user_id),
             labels=plain(labels),
@@ -146,7 +137,7 @@ class Recording:
                 feedback_id=new_id(),
                 trajectory_id=trajectory_id,
                 kind=kind,
-                at=self._now(),
+                at=self.now(),
                 role=self.agent.role,
                 value=value,
                 source=source,
@@ -194,13 +185,13 @@ class Recording:
 
     def submit(self, message: Message) -> None:
         """Queue a message. It is redacted and checked in the background; a strict client checks it here as well."""
-        if self._strict:
+        if self.strict:
             with checking:
-                self._contracts.check_strict(message)
-        self._put(message)
+                self.contracts.check_strict(message)
+        self.put(message)
 
     def _report(self, error: Exception) -> None:
-        if self._strict:
+        if self.strict:
             raise error
         self.unrecordable += 1
         log.error("not recorded", **failure(error))

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -78,31 +79,23 @@ class Listener:
         return b"".join(parts)
 
 
+@dataclass(slots=True)
 class Events:
     """A component: reads while a page listens."""
 
-    def __init__(
-        self,
-        loop: Callable[[], Awaitable[LoopOut]],
-        follow: Follow,
-        *,
-        monotonic: Callable[[], float] = time.monotonic,
-        loop_s: float = LOOP_S,
-        hints_s: float = HINTS_S,
-    ) -> None:
-        self._read_loop = loop
-        self._follow = follow
-        self._monotonic = monotonic
-        self._loop_s = loop_s
-        self._hints_s = hints_s
-        self._listeners: dict[Listener, str | None] = {}
-        """With the keys that they came with; first those that have listened longest."""
-        self._changed = asyncio.Event()
-        """Set when a listener comes or goes, and at the end."""
-        self._stopping = False
-        self._hints = Hints()
-        self._shown: bytes | None = None
-        """The newest picture, while a page listens."""
+    loop: Callable[[], Awaitable[LoopOut]]
+    follow: Follow
+    monotonic: Callable[[], float] = time.monotonic
+    loop_s: float = LOOP_S
+    hints_s: float = HINTS_S
+    _listeners: dict[Listener, str | None] = field(default_factory=dict[Listener, str | None], init=False)
+    """With the keys that they came with; first those that have listened longest."""
+    _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    """Set when a listener comes or goes, and at the end."""
+    _stopping: bool = field(default=False, init=False)
+    _hints: Hints = field(default_factory=Hints, init=False)
+    _shown: bytes | None = field(default=None, init=False)
+    """The newest picture, while a page listens."""
 
     def listen(self, key_id: str | None = None) -> AsyncGenerator[bytes, None]:
         """The events for one page, which came with a key. Raises `Unavailable` at once where too many listen, and at
@@ -126,9 +119,9 @@ class Events:
             listener.show(self._shown)
         self._changed.set()
         try:
-            until = self._monotonic() + LIFETIME_S
+            until = self.monotonic() + LIFETIME_S
             yield BEGIN
-            while self._monotonic() < until:
+            while self.monotonic() < until:
                 events = await listener.next(HEARTBEAT_S)
                 if events is None:
                     return
@@ -142,9 +135,9 @@ class Events:
         """Wait for listeners, and read for them, until stopped."""
         while await self._until(lambda: bool(self._listeners)):
             tasks = [
-                asyncio.create_task(Periodic(self._loop_s, self._send_loop, "loop").run()),
-                asyncio.create_task(Periodic(self._hints_s, self._send_hints, "hints").run()),
-                asyncio.create_task(self._follow(self._hints.add)),
+                asyncio.create_task(Periodic(self.loop_s, self._send_loop, "loop").run()),
+                asyncio.create_task(Periodic(self.hints_s, self._send_hints, "hints").run()),
+                asyncio.create_task(self.follow(self._hints.add)),
             ]
             try:
                 await self._until(lambda: not self._listeners)
@@ -170,7 +163,7 @@ class Events:
         return False
 
     async def _send_loop(self) -> None:
-        self._shown = _event("loop", await self._read_loop())
+        self._shown = _event("loop", await self.loop())
         for listener in self._listeners:
             listener.show(self._shown)
 

@@ -238,7 +238,7 @@ def _guard(
         counts=lambda path: not is_telemetry(path),
     )
     used = partial(updates.used, requests=1)
-    return Guard(api, limit, settings.requests_per_minute, settings.trusted_proxies, used=used), peer_sync
+    return Guard(api, limit, settings.requests_per_minute, used, settings.trusted_proxies), peer_sync
 
 
 def open_spool(folder: Path, limit_bytes: int) -> Spool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
@@ -42,35 +43,27 @@ class Choice(NamedTuple):
     """What the policy changes of the call."""
 
 
+@dataclass(slots=True)
 class CallRouter:
     """Chooses among the policies' engines and the upstreams, in their order."""
 
-    def __init__(
-        self,
-        routes: Routes,
-        engine_of: Callable[[str], Engine],
-        upstreams: Sequence[Upstream],
-        *,
-        announce: Callable[[Start], None],
-        is_blind: Callable[[], bool],
-        now: Callable[[], datetime],
-    ) -> None:
-        """`engine_of`: the engine of a role's policies; `announce`: takes each drawn arm's start; `is_blind`: whether
-        nothing could observe a canary now."""
-        self._routes = routes
-        self._upstreams = upstreams
-        self._announce = announce
-        self._is_blind = is_blind
-        self._now = now
-        self._engine_of = engine_of
-        self._asked: dict[str, str] = {}
-        """By role: the model that answered its agents last, where they asked for another name than the role's. No
+    routes: Routes
+    engine_of: Callable[[str], Engine]
+    """The engine of a role's policies."""
+    upstreams: Sequence[Upstream]
+    announce: Callable[[Start], None]
+    """Takes each drawn arm's start."""
+    is_blind: Callable[[], bool]
+    """Whether nothing could observe a canary now."""
+    now: Callable[[], datetime]
+    _asked: dict[str, str] = field(default_factory=dict[str, str], init=False)
+    """By role: the model that answered its agents last, where they asked for another name than the role's. No
         evaluation changes it: a search asks its reflector, too."""
 
     async def prepare(self, role: str, version: Pinned | None) -> None:
         """Have at hand what the policies that may answer a role's call change of it; `version`: the one it names."""
         named = [served(version)] if isinstance(version, PolicyVersion) else []
-        await self._routes.bundles.prepare([*self._routes.policies_of(role), *named])
+        await self.routes.bundles.prepare([*self.routes.policies_of(role), *named])
 
     def assign(
         self,
@@ -94,13 +87,13 @@ class CallRouter:
             choice = self.serving(arm.role, version, asked)
             policy = choice.assignment.policy
             return choice._replace(assignment=pin(policy, arm, as_sent=version is None and not policy.digest))
-        route, is_first = self._routes.get_route(arm.role) or Route(role=arm.role), arm.assignment is None
+        route, is_first = self.routes.get_route(arm.role) or Route(role=arm.role), arm.assignment is None
         by_upstream = self._upstream(arm.role, asked) if route.stable is None else None
-        lapsed = self._routes.has_lapsed(arm.role) or self._is_blind()
+        lapsed = self.routes.has_lapsed(arm.role) or self.is_blind()
         metrics.series(metrics.LAPSED, arm.role).set(lapsed)
         assignment = assign(route, arm, lapsed=lapsed)
         if is_first:
-            self._announce(start_of(route, arm, assignment, lapsed=lapsed, at=self._now(), subject_ref=subject_ref()))
+            self.announce(start_of(route, arm, assignment, lapsed=lapsed, at=self.now(), subject_ref=subject_ref()))
         return by_upstream or self._choice(arm.role, assignment, asked)
 
     def serving(self, role: str, version: Pinned | None, asked: str) -> Choice:
@@ -113,7 +106,7 @@ class CallRouter:
                 return Choice(upstream, stable_by(model), model, asked)
             raise unserved(asked, role)
         asked = self._requested_model(role, asked)
-        route = self._routes.get_route(role)
+        route = self.routes.get_route(role)
         policy = served(version) if version is not None else route.stable if route is not None else None
         return self._upstream(role, asked) if policy is None else self._choice(role, stable_by(policy), asked)
 
@@ -124,22 +117,22 @@ class CallRouter:
 
     def serves_policies(self, engine: Engine) -> bool:
         """Whether an engine serves Ratchet's own policies."""
-        return all(engine is not upstream for upstream in self._upstreams)
+        return all(engine is not upstream for upstream in self.upstreams)
 
     def takes_no_tools(self, engine: Engine, role: str, policy: ServedPolicy) -> bool:
         """Whether the deployer has seen that the chat template of a policy shows it no tools."""
-        return self.serves_policies(engine) and self._routes.takes_tools(role, policy.version) is False
+        return self.serves_policies(engine) and self.routes.takes_tools(role, policy.version) is False
 
     def upstreams_for(self, role: str, asked: str) -> list[tuple[Upstream, ServedPolicy]]:
         """The upstreams that map a role, or every one, each with its model."""
-        served = [(upstream, upstream.policy_for(role, asked)) for upstream in self._upstreams]
+        served = [(upstream, upstream.policy_for(role, asked)) for upstream in self.upstreams]
         return [(upstream, model) for upstream, model in served if model is not None]
 
     def fall_back(self, arm: Arm, failed: Choice, failure: EngineFailed) -> Choice | None:
         """Who answers after a failure: stable after another policy, unless the engine that it shares is unreachable,
         then the upstreams after the one that failed, by the bundle of the policy in whose place they answer: none
         without it. None when no one is left."""
-        stable = fall_back(self._routes.get_route(arm.role), arm, failed.assignment)
+        stable = fall_back(self.routes.get_route(arm.role), arm, failed.assignment)
         if stable is not None:
             choice = self._choice(arm.role, stable, failed.asked)
             if not failure.unreachable or choice.engine is not failed.engine:
@@ -148,8 +141,8 @@ class CallRouter:
         is_unread = failed.assignment.policy.bundle and failed.bundle is None
         if is_unread or isinstance(failure, PolicyUnfit):
             return None
-        position = next((n for n, upstream in enumerate(self._upstreams) if upstream is failed.engine), -1)
-        for upstream in self._upstreams[position + 1 :]:
+        position = next((n for n, upstream in enumerate(self.upstreams) if upstream is failed.engine), -1)
+        for upstream in self.upstreams[position + 1 :]:
             model = upstream.policy_for(arm.role, failed.asked)
             assignment = fall_back_upstream(model, arm, failed.assignment) if model else None
             if model is not None and assignment is not None:
@@ -160,15 +153,15 @@ class CallRouter:
         """Who answers by a policy. One that nothing can answer for gets an engine that says why."""
         policy = assignment.policy
         if policy.version != AS_SENT and not policy.bundle:
-            return Choice(self._engine_of(role), assignment, policy, asked)
-        bundle = self._routes.bundles.find(policy.digest) if policy.bundle else None
+            return Choice(self.engine_of(role), assignment, policy, asked)
+        bundle = self.routes.bundles.find(policy.digest) if policy.bundle else None
         if policy.bundle and bundle is None:
             unread = NotServed(503, f"the gateway has not read the bundle of {policy.name}", code="engine_unavailable")
             return Choice(NoEngine(unread), assignment, policy, asked)
         model = bundle.bundle.model if bundle is not None else None
         if model is not None and model.digest is not None:
             known = ServedPolicy(version=policy.version, name=model.name, digest=model.digest)
-            return Choice(self._engine_of(role), assignment, known, asked, bundle)
+            return Choice(self.engine_of(role), assignment, known, asked, bundle)
         if model is None:
             candidates = self.upstreams_for(role, asked)
             why = f"no upstream answers for {role}"
@@ -185,7 +178,7 @@ class CallRouter:
     def _models_of(self, model: BundleModel, version: int) -> list[tuple[Upstream, ServedPolicy]]:
         """The upstream that a model names, and the model as turns name it; empty where there is none of this name."""
         known = ServedPolicy(version=version, name=f"{model.upstream}:{model.name}", digest="")
-        return [(upstream, known) for upstream in self._upstreams if upstream.info.name == model.upstream]
+        return [(upstream, known) for upstream in self.upstreams if upstream.info.name == model.upstream]
 
     def _requested_model(self, role: str, asked: str) -> str:
         """The model for upstreams that have the asked one answer.

@@ -77,26 +77,18 @@ class RateLimit:
         return len(self._buckets)
 
 
+@dataclass(frozen=True, slots=True)
 class Guard:
     """The rate limits in front of an ASGI application, behind its authentication."""
 
-    def __init__(
-        self,
-        app: AsgiApp,
-        limit: RateLimit,
-        per_minute: int,
-        proxies: Sequence[IPvAnyNetwork] = (),
-        *,
-        used: Callable[[str], None],
-    ) -> None:
-        """`per_minute`: requests of a caller whose key sets no limit of its own, 0: without one; `proxies`: those whose
-        `X-Forwarded-For` counts for the address of a caller without a key; `used`: takes the id of each key with a
-        limit whose request counts."""
-        self._app = app
-        self._limit = limit
-        self._per_minute = per_minute
-        self._proxies = proxies
-        self._used = used
+    app: AsgiApp
+    limit: RateLimit
+    per_minute: int
+    """Requests of a caller whose key sets no limit of its own; 0: without one."""
+    used: Callable[[str], None]
+    """Takes the id of each key with a limit whose request counts."""
+    proxies: Sequence[IPvAnyNetwork] = ()
+    """Those whose `X-Forwarded-For` counts for the address of a caller without a key."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry point: 429 beyond the limit."""
@@ -106,18 +98,18 @@ class Guard:
             problem = HttpError(429, message, kind="rate_limit_error", code=code, retry_after_s=wait_s)
             await send_response(send, problem_response(problem))
             return
-        await self._app(scope, receive, send)
+        await self.app(scope, receive, send)
 
     def _wait_s(self, scope: Scope) -> float:
         caller = caller_of(scope)
-        per_minute = caller.limits.requests_per_minute or self._per_minute
+        per_minute = caller.limits.requests_per_minute or self.per_minute
         if not per_minute:
             return 0.0
         if caller.key_id is None:
-            return self._limit.wait_s(address_of(scope, self._proxies), per_minute)
-        wait_s = self._limit.wait_s(caller.key_id, per_minute, is_key=True)
+            return self.limit.wait_s(address_of(scope, self.proxies), per_minute)
+        wait_s = self.limit.wait_s(caller.key_id, per_minute, is_key=True)
         if not wait_s:
-            self._used(caller.key_id)
+            self.used(caller.key_id)
         return wait_s
 
 

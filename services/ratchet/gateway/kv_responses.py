@@ -15,6 +15,7 @@ import asyncio
 import base64
 import hashlib
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import msgspec
 import structlog
@@ -40,29 +41,22 @@ UNSTORED_BYTES = 64 * 1024 * 1024
 """Memory for what is not stored yet, sealed; beyond it the oldest is given up."""
 
 
+@dataclass(slots=True)
 class Responses:
     """Reads and writes the states of responses and conversations."""
 
-    def __init__(
-        self,
-        bucket: Callable[[], Bucket[SealedResponse] | None],
-        *,
-        wait_s: float = WAIT_S,
-        retry_s: float = RETRY_S,
-        unstored_bytes: int = UNSTORED_BYTES,
-    ) -> None:
-        """`bucket`: the bucket, None while there is no connection to the broker."""
-        self._find_bucket = bucket
-        self._wait_s = wait_s
-        self._retry_s = retry_s
-        self._limit = unstored_bytes
-        self._unstored: dict[str, SealedResponse] = {}
-        """By id, in the order of their coming."""
-        self._held = 0
-        self._storing: set[asyncio.Task[bool]] = set()
-        self._retrying: asyncio.Task[None] | None = None
-        self._slow = False
-        """The last put that an answer waited for took too long."""
+    bucket: Callable[[], Bucket[SealedResponse] | None]
+    """None while there is no connection to the broker."""
+    wait_s: float = WAIT_S
+    retry_s: float = RETRY_S
+    unstored_bytes: int = UNSTORED_BYTES
+    _unstored: dict[str, SealedResponse] = field(default_factory=dict[str, SealedResponse], init=False)
+    """By id, in the order of their coming."""
+    _held: int = field(default=0, init=False)
+    _storing: set[asyncio.Task[bool]] = field(default_factory=set, init=False)
+    _retrying: asyncio.Task[None] | None = field(default=None, init=False)
+    _slow: bool = field(default=False, init=False)
+    """The last put that an answer waited for took too long."""
 
     async def get_state(self, state_id: str) -> ResponseState | None:
         """The state under its id, None where there is none. Raises `BusUnavailable`, or `Unreadable`."""
@@ -85,7 +79,7 @@ class Responses:
         self._storing.add(storing)
         storing.add_done_callback(self._storing.discard)
         if not self._slow:
-            done, _ = await asyncio.wait({storing}, timeout=self._wait_s)
+            done, _ = await asyncio.wait({storing}, timeout=self.wait_s)
             self._slow = not done
         return state.id in self._unstored or (storing.done() and storing.result())
 
@@ -107,7 +101,7 @@ class Responses:
         self._release(state_id)
         self._unstored[state_id] = value
         self._held += len(value.sealed)
-        while self._held > self._limit:
+        while self._held > self.unstored_bytes:
             self._release(next(iter(self._unstored)))
             log.warning("a response cannot be kept", reason="the broker stores none, and memory is full")
 
@@ -132,13 +126,13 @@ class Responses:
 
     async def _store_later(self) -> None:
         while self._unstored:
-            await asyncio.sleep(self._retry_s)
+            await asyncio.sleep(self.retry_s)
             for state_id, value in list(self._unstored.items()):
                 if self._unstored.get(state_id) is value and not await self._store(state_id, value):
                     break
 
     def _bucket(self) -> Bucket[SealedResponse]:
-        bucket = self._find_bucket()
+        bucket = self.bucket()
         if bucket is None:
             raise BusUnavailable("the broker, which keeps responses, is not reachable; send the whole input meanwhile")
         return bucket

@@ -100,20 +100,19 @@ class SnapshotPlan:
             yield part
 
 
+@dataclass(frozen=True, slots=True)
 class SnapshotSelector:
     """Chooses from the warehouse what a snapshot will hold.
 
     Choosing from a long history takes seconds: threads do it, while the event loop hears workers and answers calls.
     """
 
-    def __init__(
-        self, trajectories: Trajectories, preferences: Preferences, amounts: Amounts, pairs_per_group: int
-    ) -> None:
-        """`amounts`: the fewest rows of a job. `pairs_per_group`: the most pairs of one task."""
-        self._trajectories = trajectories
-        self._preferences = preferences
-        self._amounts = amounts
-        self._pairs_per_group = pairs_per_group
+    trajectories: Trajectories
+    preferences: Preferences
+    amounts: Amounts
+    """The fewest rows of a job."""
+    pairs_per_group: int
+    """The most pairs of one task."""
 
     async def select(self, query: SnapshotQuery) -> SnapshotPlan:
         """The plan of a snapshot in the format that the job's algorithm learns from."""
@@ -121,7 +120,7 @@ class SnapshotSelector:
         return await by_format[query.format](query)
 
     async def _plan_trajectories(self, query: SnapshotQuery) -> SnapshotPlan:
-        catalogue = await self._trajectories.catalogue(query.role)
+        catalogue = await self.trajectories.catalogue(query.role)
         consumed = query.consumed.trajectories if query.needs_calls else frozenset[str]()
         rules = TrajectoryRules(query.filter, query.needs_calls, consumed, query.generations)
         candidates, most = catalogue.candidates, query.dataset.sample_size
@@ -131,8 +130,8 @@ class SnapshotSelector:
         tally.update((candidate.task_key, candidate.reward) for candidate in selection.chosen)
 
         async def rows(ids: Sequence[str]) -> Sequence[SnapshotRow | str]:
-            stored = await self._trajectories.trajectories(query.role, ids)
-            turns = await self._trajectories.turns_of(query.role, stored.values())
+            stored = await self.trajectories.trajectories(query.role, ids)
+            turns = await self.trajectories.turns_of(query.role, stored.values())
             made = await asyncio.to_thread(
                 lambda: [
                     row_of(stored[key], turns[key], scores[key], query.needs_calls) for key in ids if key in stored
@@ -140,14 +139,14 @@ class SnapshotSelector:
             )
             if not ALGORITHMS[query.algorithm].writes_bundle:
                 return made
-            words = await self._trajectories.words(query.role, ids)
+            words = await self.trajectories.words(query.role, ids)
             return [with_words(row, words) for row in made]
 
         return SnapshotPlan(
             ids=[candidate.trajectory_id for candidate in selection.chosen],
             turns=[candidate.turns for candidate in selection.chosen],
             left_out=selection.left_out,
-            nouns=(f"trajectory with a reward {self._trajectories.reach}", "rewarded trajectories"),
+            nouns=(f"trajectory with a reward {self.trajectories.reach}", "rewarded trajectories"),
             rows=rows,
             watermarks=catalogue.watermarks,
             minimum=self._least(query),
@@ -157,9 +156,9 @@ class SnapshotSelector:
         )
 
     async def _plan_pairs(self, query: SnapshotQuery) -> SnapshotPlan:
-        watermark = await self._preferences.watermark(query.role, "preferences")
-        opinions = await self._preferences.opinions(query.role)
-        unlisted = max(0, await self._preferences.count(query.role) - len(opinions))
+        watermark = await self.preferences.watermark(query.role, "preferences")
+        opinions = await self.preferences.opinions(query.role)
+        unlisted = max(0, await self.preferences.count(query.role) - len(opinions))
         selection = await self._choose_pairs(query, opinions, unlisted)
         share = query.filter.min_human_share or 0.0
         nothing = f"none of the pairs is of a person: dataset.filter.min_human_share {share:g} leaves none"
@@ -181,7 +180,7 @@ class SnapshotSelector:
         unusable: dict[str, str] = {}
         tried = set[str]()
         while True:
-            rules = PairRules(query.filter, query.consumed.preferences, self._pairs_per_group, unusable)
+            rules = PairRules(query.filter, query.consumed.preferences, self.pairs_per_group, unusable)
             selection = await asyncio.to_thread(select_pairs, opinions, rules, query.dataset.sample_size, unlisted)
             new = [pair.preference_id for pair in selection.chosen if pair.preference_id not in tried]
             if not query.filter.min_human_share or not new:
@@ -192,17 +191,17 @@ class SnapshotSelector:
             tried.update(new)
 
     async def _pair_rows(self, role: str, selection: PairSelection, ids: Sequence[str]) -> Sequence[SnapshotRow | str]:
-        stored, votes = await self._preferences.preferences(role, ids), selection.votes
+        stored, votes = await self.preferences.preferences(role, ids), selection.votes
         return await asyncio.to_thread(lambda: [pair_row(stored.get(key), votes[key]) for key in ids])
 
     def _least(self, query: SnapshotQuery) -> int:
         """The fewest rows that a job takes: the installation's, or the request's where that asks for more."""
-        return max(self._amounts.least(query.algorithm), query.dataset.min_rows or 0)
+        return max(self.amounts.least(query.algorithm), query.dataset.min_rows or 0)
 
     async def _plan_labels(self, query: SnapshotQuery) -> SnapshotPlan:
-        watermark = await self._preferences.watermark(query.role, "feedback")
-        thumbs = await self._preferences.thumbs(query.role)
-        catalogue = await self._trajectories.catalogue(query.role)
+        watermark = await self.preferences.watermark(query.role, "feedback")
+        thumbs = await self.preferences.thumbs(query.role)
+        catalogue = await self.trajectories.catalogue(query.role)
         rules = TrajectoryRules(query.filter, False, query.consumed.labelled, query.generations)
         selection = await asyncio.to_thread(
             select_labels, thumbs, catalogue.candidates, rules, query.dataset.sample_size
@@ -210,8 +209,8 @@ class SnapshotSelector:
         chosen = selection.labels
 
         async def rows(ids: Sequence[str]) -> Sequence[SnapshotRow | str]:
-            stored = await self._trajectories.trajectories(query.role, ids)
-            turns = await self._trajectories.turns_of(query.role, stored.values())
+            stored = await self.trajectories.trajectories(query.role, ids)
+            turns = await self.trajectories.turns_of(query.role, stored.values())
             return await asyncio.to_thread(
                 lambda: [label_row(stored[key], turns[key], chosen[key]) for key in ids if key in stored]
             )
@@ -222,7 +221,7 @@ class SnapshotSelector:
             ids=list(chosen),
             turns=[pair.turns for pair in selection.chosen],
             left_out=selection.left_out,
-            nouns=(f"trajectory with a reward and thumbs {self._trajectories.reach}", "trajectories with thumbs"),
+            nouns=(f"trajectory with a reward and thumbs {self.trajectories.reach}", "trajectories with thumbs"),
             rows=rows,
             watermarks={**catalogue.watermarks, "RL_FEEDBACK": watermark},
             minimum=self._least(query),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import quote
 
@@ -54,26 +55,22 @@ async def model_named(client: AsyncApiClient, name: str) -> AnsweredModel:
     return await client.ask("GET", f"/v1/models/{quote(name, safe='@/')}", AnsweredModel)
 
 
+@dataclass(frozen=True, slots=True)
 class HttpPlayer:
     """`playing.Player`. Pinned, its trajectories are in no statistic and no training."""
 
-    def __init__(
-        self, client: Exchanging, model: str, policy: str | None = None, max_tokens: int | None = MOST_TOKENS
-    ) -> None:
-        """`policy`: the full name of the policy that has to answer; None where any model may.
-
-        `max_tokens`: of an answer to a task that sets no limit itself; None where the server has its own.
-        """
-        self._client = client
-        self._model = model
-        self._policy = policy
-        self._max_tokens = max_tokens
+    client: Exchanging
+    model: str
+    policy: str | None = None
+    """The full name of the policy that has to answer; None where any model may."""
+    max_tokens: int | None = MOST_TOKENS
+    """Of an answer to a task that sets no limit itself; None where the server has its own."""
 
     async def answer(self, task: Task, temperature: float, seed: int, trajectory_id: str) -> Answer:
         """See `Player`. Raises `NotFound` or `Rejected` where the model is not there, or not for this key."""
-        max_tokens = self._max_tokens if task.max_tokens is None else task.max_tokens
+        max_tokens = self.max_tokens if task.max_tokens is None else task.max_tokens
         body: JsonObject = {
-            "model": self._model,
+            "model": self.model,
             "messages": task.messages,
             "temperature": temperature,
             **({"tools": task.tools} if task.tools else {}),
@@ -82,9 +79,9 @@ class HttpPlayer:
             **({"seed": seed} if temperature else {}),
         }
         headers = {"x-ratchet-trajectory": trajectory_id}
-        reply = await self._client.exchange("POST", "/v1/chat/completions", body=body, headers=headers)
+        reply = await self.client.exchange("POST", "/v1/chat/completions", body=body, headers=headers)
         try:
-            content = self._client.content_of(reply)
+            content = self.client.content_of(reply)
         except (Forbidden, NotFound, Conflict, Unavailable):
             raise
         except Rejected as error:
@@ -92,8 +89,8 @@ class HttpPlayer:
                 raise
             return Answer(refused=" ".join(str(error).split())[:QUOTED])
         by = reply.headers.get("x-ratchet-policy")
-        if self._policy is not None and by != self._policy:
-            raise Unavailable(f"{by or 'no policy'} answers in the place of {self._policy}")
+        if self.policy is not None and by != self.policy:
+            raise Unavailable(f"{by or 'no policy'} answers in the place of {self.policy}")
         try:
             chat = decode(content, _Chat)
             message, usage = chat.choices[0].message, chat.usage or _Usage()

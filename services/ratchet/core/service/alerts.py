@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 import structlog
@@ -26,31 +27,23 @@ AGAIN = timedelta(hours=12)
 """What still holds after so long is raised again: a reminder, and for those who look at the last day."""
 
 
+@dataclass(slots=True)
 class Alerts:
     """Publishes an alert once when it begins and once when it ends, also if the process was killed in between.
 
     An alert that the broker does not take now is pending: `publish_pending` tries again.
     """
 
-    def __init__(
-        self,
-        source: str,
-        publish: Callable[[Alert], Awaitable[object]],
-        now: Callable[[], datetime],
-        held: Callable[[], Awaitable[Iterable[Alert]]],
-        unpublished: Callable[[Alert], object] = lambda _: None,
-    ) -> None:
-        """`held`: the alerts that hold, of all services; those of this `source` were raised by a process before.
-        `unpublished`: gets the end of an alert whose beginning the broker never took.
-        """
-        self._source = source
-        self._publish = publish
-        self._now = now
-        self._held = held
-        self._unpublished = unpublished
-        self._resumed = False
-        self._open: dict[str, Alert] = {}
-        self._pending: dict[str, Alert] = {}
+    source: str
+    publish: Callable[[Alert], Awaitable[object]]
+    now: Callable[[], datetime]
+    held: Callable[[], Awaitable[Iterable[Alert]]]
+    """The alerts that hold, of all services; those of this `source` were raised by a process before."""
+    unpublished: Callable[[Alert], object] = lambda _: None
+    """Gets the end of an alert whose beginning the broker never took."""
+    _resumed: bool = field(default=False, init=False)
+    _open: dict[str, Alert] = field(default_factory=dict[str, Alert], init=False)
+    _pending: dict[str, Alert] = field(default_factory=dict[str, Alert], init=False)
 
     @property
     def pending(self) -> list[Alert]:
@@ -75,15 +68,15 @@ class Alerts:
         A key that is reported already is reported again only after it was cleared, with another severity, or after
         `AGAIN`.
         """
-        known, at = self._pending.get(key) or self._open.get(key), self._now()
+        known, at = self._pending.get(key) or self._open.get(key), self.now()
         if known is not None and known.severity == severity and timedelta() <= at - known.at < AGAIN:
             return
         alert = self._pending[key] = Alert(
-            alert_id=named_id("alert", self._source, key, at.isoformat()),
+            alert_id=named_id("alert", self.source, key, at.isoformat()),
             key=key,
             severity=severity,
             summary=summary,
-            source=self._source,
+            source=self.source,
             at=at,
             role=role,
             labels=labels,
@@ -97,17 +90,17 @@ class Alerts:
         if alert is None:
             return
         over = Alert(
-            alert_id=named_id("alert", self._source, key, "cleared", self._now().isoformat()),
+            alert_id=named_id("alert", self.source, key, "cleared", self.now().isoformat()),
             key=key,
             severity="info",
             summary=alert.summary,
-            source=self._source,
-            at=self._now(),
+            source=self.source,
+            at=self.now(),
             cleared=True,
             role=alert.role,
         )
         if known is None:
-            self._unpublished(over)
+            self.unpublished(over)
         elif await self._published(over):
             self._open.pop(key, None)
 
@@ -115,11 +108,11 @@ class Alerts:
         """Publish the alerts that the broker did not take. One of them may be that the broker was replaced."""
         if not self._resumed:
             try:
-                held = await self._held()
+                held = await self.held()
             except RatchetError as error:
                 log.warning("it is not known yet which alerts hold", reason=str(error))
                 return
-            self._open = {alert.key: alert for alert in held if alert.source == self._source} | self._open
+            self._open = {alert.key: alert for alert in held if alert.source == self.source} | self._open
             self._resumed = True
         for alert in self.pending:
             await self._publish_pending(alert)
@@ -138,7 +131,7 @@ class Alerts:
     async def _published(self, alert: Alert) -> bool:
         """Whether the broker took the alert; as long as it does not, metrics and readiness show what is wrong."""
         try:
-            await self._publish(alert)
+            await self.publish(alert)
         except RatchetError as error:
             log.warning("alert not published yet", key=alert.key, reason=str(error))
             return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -46,48 +47,42 @@ class _Answer(msgspec.Struct, frozen=True):
     usage: _Usage | None = None
 
 
+@dataclass(frozen=True, slots=True)
 class PaidClient:
     """`http_player.Exchanging`: reserves the most that a call may use, then makes it."""
 
-    def __init__(
-        self,
-        http: AsyncApiClient,
-        ledger: Ledger,
-        prices: TokenPrices | None,
-        change: Callable[[bytes], bytes] | None = None,
-    ) -> None:
-        """`change`: what becomes of each call's body before it is sent."""
-        self._http = http
-        self._ledger = ledger
-        self._prices = prices
-        self._change = change
+    http: AsyncApiClient
+    ledger: Ledger
+    prices: TokenPrices | None
+    change: Callable[[bytes], bytes] | None = None
+    """What becomes of each call's body before it is sent."""
 
     async def exchange(
         self, method: str, path: str, *, body: JsonObject, headers: Mapping[str, str] | None = None
     ) -> Reply:
         """See `AsyncApiClient`. A call whose answer never came has used its most. Raises `BudgetSpent`."""
         content = msgspec.json.encode(body)
-        if self._change is not None:
-            content = self._change(content)
+        if self.change is not None:
+            content = self.change(content)
         sent: JsonObject = decode(content)
         longest = next((sent[name] for name in LIMITS if name in sent), None)
         if longest is None:
             sent["max_tokens"] = longest = MOST_TOKENS
-        most = ONE_CALL + tokens_of(len(content) + TEMPLATE_TOKENS, longest, self._prices)
-        settle = await self._ledger.reserve(most)
+        most = ONE_CALL + tokens_of(len(content) + TEMPLATE_TOKENS, longest, self.prices)
+        settle = await self.ledger.reserve(most)
         used = most
         try:
-            reply = await self._http.exchange(method, path, body=sent, headers=headers)
+            reply = await self.http.exchange(method, path, body=sent, headers=headers)
             usage = _usage_of(reply)
             if usage is not None:
-                used = ONE_CALL + tokens_of(usage.prompt_tokens, usage.completion_tokens, self._prices)
+                used = ONE_CALL + tokens_of(usage.prompt_tokens, usage.completion_tokens, self.prices)
         finally:
             await settle(used)
         return reply
 
     def content_of(self, reply: Reply) -> bytes:
         """See `AsyncApiClient`."""
-        return self._http.content_of(reply)
+        return self.http.content_of(reply)
 
 
 def _usage_of(reply: Reply) -> _Usage | None:

@@ -315,31 +315,26 @@ class Replicas:
                 limit.reschedule(now)
 
 
+@dataclass(slots=True)
 class _Stream:
     """A stream of which some events have been read before, and whose end and outcome are reported once each."""
 
-    def __init__(
-        self,
-        read: list[bytes],
-        unread: Events,
-        ended: Callable[[], None],
-        learn: Callable[[EngineFailed | None], None],
-    ) -> None:
-        """`ended`: the replica does no more for it; `learn`: whether that was an answer."""
-        self._read = read
-        self._unread = unread
-        self._ended: Callable[[], None] | None = ended
-        self._learn: Callable[[EngineFailed | None], None] | None = learn
+    read: list[bytes]
+    unread: Events
+    ended: Callable[[], None] | None
+    """The replica does no more for it."""
+    learn: Callable[[EngineFailed | None], None] | None
+    """Takes whether that was an answer."""
 
     def __aiter__(self) -> AsyncIterator[list[bytes]]:
         return self
 
     async def __anext__(self) -> list[bytes]:
-        if self._read:
-            read, self._read = self._read, []
+        if self.read:
+            read, self.read = self.read, []
             return read
         try:
-            return await self._unread.__anext__()
+            return await self.unread.__anext__()
         except StopAsyncIteration:
             self._end()
             raise
@@ -350,19 +345,19 @@ class _Stream:
 
     async def aclose(self) -> None:
         try:
-            await self._unread.aclose()
+            await self.unread.aclose()
         finally:
             self._end()
 
     def over(self, failure: EngineFailed | None) -> None:
         """See `EventReply`."""
-        if self._learn is not None:
-            learn, self._learn = self._learn, None
+        if self.learn is not None:
+            learn, self.learn = self.learn, None
             learn(failure)
 
     def _end(self) -> None:
-        if self._ended is not None:
-            ended, self._ended = self._ended, None
+        if self.ended is not None:
+            ended, self.ended = self.ended, None
             ended()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -21,30 +22,23 @@ from ratchet.rl_coordinator.jobs.reconciler import publish_pending
 log = structlog.get_logger()
 
 
+@dataclass(kw_only=True, slots=True)
 class Dispatcher:
     """A component beside its ticks. A job is prepared when a slot is free: its data is fresh. Then it takes the slot.
 
     While a role is prepared, the free slot stays open to the others: the role that is ready first has it.
     """
 
-    def __init__(
-        self,
-        *,
-        bus: Bus,
-        store: KvJobs,
-        prepare: Callable[[Job], Awaitable[None]],
-        schedule: Schedule,
-        exports: int,
-    ) -> None:
-        """`prepare` stores the job with its data. `exports`: roles that are prepared at a time."""
-        self._bus = bus
-        self._store = store
-        self._prepare = prepare
-        self._schedule = schedule
-        self._exports = exports
-        self._preparing: dict[str, asyncio.Task[None]] = {}
-        self._filling = asyncio.Lock()
-        self._stopping = asyncio.Event()
+    bus: Bus
+    store: KvJobs
+    prepare: Callable[[Job], Awaitable[None]]
+    """Stores the job with its data."""
+    schedule: Schedule
+    exports: int
+    """Roles that are prepared at a time."""
+    _preparing: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]], init=False)
+    _filling: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _stopping: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     async def run(self) -> None:
         """Wait for the stop. What is being prepared then is dropped: a queued job is prepared again."""
@@ -60,11 +54,11 @@ class Dispatcher:
     async def tick(self) -> None:
         """Hand over the prepared jobs that have a slot, and begin to prepare the others that have one."""
         async with self._filling:
-            waiting = [job for job in self._store.all_jobs() if job.snapshot is not None or not self._is_busy(job)]
-            for job in self._schedule.next_up(waiting, self._bus.now()):
+            waiting = [job for job in self.store.all_jobs() if job.snapshot is not None or not self._is_busy(job)]
+            for job in self.schedule.next_up(waiting, self.bus.now()):
                 if job.snapshot is not None:
                     await self._hand_over(job)
-                elif len(self._preparing) < self._exports and not self._stopping.is_set() and not self._is_busy(job):
+                elif len(self._preparing) < self.exports and not self._stopping.is_set() and not self._is_busy(job):
                     self._begin(job)
 
     def _is_busy(self, job: Job) -> bool:
@@ -92,7 +86,7 @@ class Dispatcher:
     async def _failure(self, job: Job) -> TrainingError | None:
         """Prepare a job; returns why it can never be prepared. Raises `Unavailable`."""
         try:
-            await self._prepare(job)
+            await self.prepare(job)
         except Unavailable:
             raise
         except (Rejected, NotFound, DigestMismatch) as error:
@@ -104,8 +98,8 @@ class Dispatcher:
 
     async def _hand_over(self, job: Job) -> None:
         """Take the slot, then publish the dispatch. A job that was cancelled meanwhile stays cancelled."""
-        now = self._bus.now()
-        taken = await self._store.change_job(
+        now = self.bus.now()
+        taken = await self.store.change_job(
             job.training_job_id,
             lambda current: jobs.dispatch(current, now) if current.state == JobState.QUEUED else current,
         )
@@ -115,12 +109,12 @@ class Dispatcher:
             metrics.QUEUE_WAIT.observe((now - taken.created_at).total_seconds())
         metrics.ATTEMPTS.labels("first" if taken.attempt == 1 else "further").inc()
         log.info("job dispatched", job=taken.training_job_id, attempt=taken.attempt, pool=taken.pool)
-        await publish_pending(self._bus, self._store, taken)
+        await publish_pending(self.bus, self.store, taken)
 
     async def _fail(self, job: Job, error: TrainingError) -> None:
         log.warning("job failed before it was dispatched", job=job.training_job_id, reason=error.message)
-        failed = await self._store.change_job(
+        failed = await self.store.change_job(
             job.training_job_id,
-            lambda current: jobs.fail(current, error, self._bus.now()) if current.state == JobState.QUEUED else current,
+            lambda current: jobs.fail(current, error, self.bus.now()) if current.state == JobState.QUEUED else current,
         )
-        await publish_pending(self._bus, self._store, failed)
+        await publish_pending(self.bus, self.store, failed)
