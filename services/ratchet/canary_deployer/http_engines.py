@@ -8,7 +8,6 @@ engine's key is in none of them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import TypeVar
 
 import httpx
@@ -271,9 +270,7 @@ class HttpEngines:
     async def __aenter__(self) -> HttpEngines:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for replica in self.everywhere():
             await replica.client.close()
 

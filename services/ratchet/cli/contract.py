@@ -19,7 +19,7 @@ from ratchet.bus.compatibility import Break, breaks
 from ratchet.bus.contracts import Contracts
 from ratchet.bus.envelope import unseal
 from ratchet.bus.registry import Topic
-from ratchet.bus.schemas import Breach, Schema, load_schema, parse, with_references
+from ratchet.bus.schemas import Breach, Json, Schema, load_schema, parse, with_references
 from ratchet.cli.connections import connected, reader, settings_of
 from ratchet.cli.endpoints import locate
 from ratchet.cli.exit_codes import ExitCode
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True)
 
-Json = Any
-"""A JSON document."""
 OnProgress = Callable[[int, int], None]
 """Takes the number of messages that were checked, and of all."""
 

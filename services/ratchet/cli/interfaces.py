@@ -12,15 +12,12 @@ from collections.abc import Iterator
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ratchet.bus.schemas import load_schema, read_document
+from ratchet.bus.schemas import Json, load_schema, read_document
 
 if TYPE_CHECKING:
     from ratchet.core.service.control_api import ControlApi
-
-Json = Any
-"""Part of a JSON document."""
 
 
 class Interface(StrEnum):

@@ -107,7 +107,7 @@ def start(
     _act(directory, f"{segment(role)}/start", order_of(actor, reason, **chosen), dry_run, as_json)
 
 
-def _steered_by(name: str, reason_by_default: str, about: str, *, verb: str | None = None) -> None:
+def _steered_by(name: str, reason_by_default: str, about: str) -> None:
     """Add a command that gives an order about a role's rollout; all of them have the same options."""
 
     def steer(
@@ -118,7 +118,7 @@ def _steered_by(name: str, reason_by_default: str, about: str, *, verb: str | No
         as_json: AsJson = False,
         directory: Directory = HERE,
     ) -> None:
-        _act_on_seen(directory, role, verb or name, order_of(actor, reason), dry_run, as_json)
+        _act_on_seen(directory, role, name, order_of(actor, reason), dry_run, as_json)
 
     app.command(name, help=about)(steer)
 

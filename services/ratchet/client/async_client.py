@@ -12,7 +12,6 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from tempfile import gettempdir
-from types import TracebackType
 from typing import Any
 
 import structlog
@@ -206,9 +205,7 @@ class AsyncClient:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def _begin(self) -> None:

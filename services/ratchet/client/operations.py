@@ -12,7 +12,6 @@ The coordinator itself describes the members of the answers, at `/openapi.json`.
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any
 
 from ratchet.core.service.http_client import ApiClient, Peer, bearer
@@ -31,9 +30,7 @@ class Operations:
     def __enter__(self) -> Operations:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

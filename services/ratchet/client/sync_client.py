@@ -7,7 +7,6 @@ import os
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import closing, suppress
-from types import TracebackType
 from typing import Any, TypeVar
 
 import structlog
@@ -93,9 +92,7 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _begin(self) -> None:

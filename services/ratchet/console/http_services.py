@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from types import TracebackType
 from typing import Self
 
 from ratchet.core.contract.http.console import ServiceOut
@@ -56,9 +55,7 @@ class HttpServices:
             await self._open.enter_async_context(client)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._open.aclose()
 
     async def states(self) -> list[ServiceOut]:

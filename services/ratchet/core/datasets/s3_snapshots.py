@@ -8,7 +8,6 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -54,9 +53,7 @@ class SnapshotWriter:
     def __enter__(self) -> SnapshotWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._writer.close()
         self._directory.cleanup()
 

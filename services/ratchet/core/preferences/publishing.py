@@ -14,7 +14,7 @@ CHUNK = 100
 
 
 class Sink(Protocol):
-    """Where preferences go: a bus."""
+    """Where preferences and imports go: a bus."""
 
     async def publish_all(self, messages: Sequence[Message]) -> None:
         """Store all of them. Raises `InvalidMessage`, `Rejected` or `BusUnavailable`."""

@@ -7,7 +7,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Self, TypeVar
 
 from ratchet.core.errors import Unavailable
@@ -88,9 +87,7 @@ class HealthPorts:
             await self._open.enter_async_context(client)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._open.aclose()
 
     async def states(self) -> list[ServiceState]:

@@ -16,7 +16,6 @@ import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 import httpx
@@ -218,9 +217,7 @@ class AsyncApiClient(_Client):
     async def __aenter__(self) -> AsyncApiClient:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
-from ratchet.core.contract import Message, Preference, Trajectory
+from ratchet.core.contract import Preference, Trajectory
 from ratchet.core.errors import InvalidMessage, Rejected
+from ratchet.core.preferences.publishing import Sink
 from ratchet.extras.importers.base import UNKNOWN_TIME, Imported, Importer, ImportOptions
 from ratchet.extras.importers.gathering import gathered
 from ratchet.extras.importers.reading import Record, Records, Unreadable
@@ -22,14 +22,6 @@ CHUNK_BYTES = 4 << 20
 NAMED = 1000
 """Malformed records that a report names; further ones are counted."""
 PLAIN = ImportOptions()
-
-
-class Sink(Protocol):
-    """Where imported messages go: a bus."""
-
-    async def publish_all(self, messages: Sequence[Message]) -> None:
-        """Store all of them. Raises `InvalidMessage`, `Rejected` or `BusUnavailable`."""
-        ...
 
 
 RolesOf = Callable[[Sequence[str]], Awaitable[Mapping[str, str]]]
