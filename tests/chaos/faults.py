@@ -133,20 +133,15 @@ class Clock:
 def fault_of(planned: Planned, world: World) -> Fault:
     """The fault that is planned."""
     target, draw = planned.target, planned.draw
-    match planned.kind:
-        case _ if planned.kind == KILL:
-            return Kill(world, target)
-        case _ if planned.kind == FREEZE:
-            return Freeze(world, target)
-        case _ if planned.kind == CUT:
-            return Cut(world, target)
-        case _ if planned.kind == FULL_DISK:
-            return FullDisk(world)
-        case _ if planned.kind == DELETE:
-            return Delete(world, target, draw)
-        case _:
-            assert planned.kind == CLOCK
-            return Clock(world, target, draw)
+    made: dict[str, Fault] = {
+        KILL: Kill(world, target),
+        FREEZE: Freeze(world, target),
+        CUT: Cut(world, target),
+        FULL_DISK: FullDisk(world),
+        DELETE: Delete(world, target, draw),
+        CLOCK: Clock(world, target, draw),
+    }
+    return made[planned.kind]
 
 
 def _pid(world: World, name: str) -> int | None:

@@ -14,7 +14,7 @@ from ratchet.core.contract.reward import RewardComponent, RewardFunction, Reward
 from ratchet.core.contract.trajectory import TaskContext, TrajectoryMetadata
 from ratchet.core.contract.turn import Provider, Usage
 from ratchet.core.service.settings import SharedSettings
-from ratchet.core.stores.statistics import DIMENSIONS, GROUPS, Dimension, StatisticsQuery, statistics
+from ratchet.core.stores.statistics import DIMENSIONS, GROUPS, StatisticsQuery, statistics
 from ratchet.core.stores.warehouse import Warehouse
 from tests.support.console_data import console, store as store_rows
 from tests.support.messages import trajectory, turn
@@ -77,9 +77,7 @@ async def store(warehouse: Warehouse, *messages: Message, first: int = 1) -> Non
     await store_rows(warehouse, *messages, first=first, at=AT + timedelta(seconds=first))
 
 
-async def asked(
-    warehouse: Warehouse, *by: Dimension, only: dict[Dimension, str] | None = None, **how: Any
-) -> StatisticsOut:
+async def asked(warehouse: Warehouse, *by: str, only: dict[str, str] | None = None, **how: Any) -> StatisticsOut:
     return await statistics(warehouse, StatisticsQuery(since=SINCE, until=UNTIL, by=by, only=only or {}, **how))
 
 
@@ -136,7 +134,7 @@ async def test_sums_are_the_same_whatever_they_are_grouped_by(warehouse: Warehou
         assert (out.other, out.others) == (None, 0)
 
 
-NAMED: dict[Dimension, list[tuple[str | None, int, int]]] = {
+NAMED: dict[str, list[tuple[str | None, int, int]]] = {
     "agent": [("first", 2, 2), ("second", 1, 2)],
     "domain": [("refunds", 3, 4)],
     "profile": [(None, 2, 2), ("clerk", 1, 2)],
@@ -180,7 +178,7 @@ async def test_a_report_that_moved_out_of_the_window_does_not_count_in_it(wareho
 
 async def test_filters_are_those_of_the_list(warehouse: Warehouse) -> None:
     await fill(warehouse)
-    filters: list[dict[Dimension, str]] = [
+    filters: list[dict[str, str]] = [
         {"agent": "first"}, {"policy": "2"}, {"arm": "canary"}, {"outcome": "none"}, {"domain": "refunds"},
         {"model": "m"}, {"profile": "clerk"}, {"key": "k2"}, {"role": "sales"},
         {"agent": "first", "outcome": "success"},

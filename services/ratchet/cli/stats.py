@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 
@@ -15,7 +15,7 @@ from ratchet.cli.filters import Filters, takes_filters
 from ratchet.cli.options import HERE, AsJson, Directory, Since, since_of
 from ratchet.cli.output import console, print_answer, print_table
 from ratchet.core.contract.http.statistics import GroupOut, MeasuresOut, PointOut, StatisticsOut
-from ratchet.core.stores.statistics import DIMENSIONS, WIDTHS, Dimension, Every, StatisticsQuery, statistics
+from ratchet.core.stores.statistics import DIMENSIONS, WIDTHS, Every, StatisticsQuery, statistics
 
 app = typer.Typer()
 
@@ -50,13 +50,13 @@ def stats(
     upstream); `unpriced` counts the others. Version 0 of a role is an upstream's model.
     """
     endpoints = locate(directory)
-    given = {**filters.only, **{name: value for name, value in (("api", api), ("key", key)) if value is not None}}
+    given = {**filters.only, "api": api, "key": key}
     asked = StatisticsQuery(
         since=since_of(since),
         until=filters.until or datetime.now(UTC),
         every=every,
-        by=cast("tuple[Dimension, ...]", tuple(by.split(",") if by else ())),
-        only=cast("dict[Dimension, str]", {name: str(value) for name, value in given.items()}),
+        by=by.split(",") if by else (),
+        only={name: str(value) for name, value in given.items() if value is not None},
         evaluation=filters.evaluation,
     )
     made = ask_warehouse(endpoints, lambda warehouse: statistics(warehouse, asked))
@@ -113,7 +113,7 @@ def trend(made: StatisticsOut, points: Sequence[PointOut]) -> str:
 
     A point stands for a time without a reward.
     """
-    first, width = min((point.at for point in made.total.points), default=made.since), WIDTHS[cast("Every", made.every)]
+    first, width = min((point.at for point in made.total.points), default=made.since), WIDTHS[made.every]
     buckets = -((first - made.until) // width)
     merged = -(-buckets // SIGNS_OF_A_TREND)
     sums: dict[int, tuple[float, int]] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import cast
 
 from pydantic import Field
 
@@ -12,7 +11,7 @@ from ratchet.console.trajectories_api import FilterQuery, Name
 from ratchet.core.contract.http.statistics import StatisticsOut
 from ratchet.core.rules.access import KeyScope
 from ratchet.core.service.control_api import ControlApi
-from ratchet.core.stores.statistics import DIMENSIONS, Dimension, Every, StatisticsQuery
+from ratchet.core.stores.statistics import DIMENSIONS, Every, StatisticsQuery
 
 WINDOW = timedelta(days=7)
 """Where no beginning is asked for."""
@@ -44,8 +43,8 @@ class AskedStatistics(FilterQuery):
             since=self.since or until - min(WINDOW, until - EARLIEST),
             until=until,
             every=self.every,
-            by=cast("tuple[Dimension, ...]", tuple(self.by.split(",") if self.by else ())),
-            only=cast("dict[Dimension, str]", only),
+            by=self.by.split(",") if self.by else (),
+            only=only,
             evaluation=self.evaluation,
         )
 

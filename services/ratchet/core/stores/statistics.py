@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from ratchet.core.stores.warehouse import Row, Warehouse
 
 Every = Literal["hour", "day", "week"]
-Dimension = Literal["role", "agent", "domain", "model", "policy", "arm", "profile", "source", "outcome", "api", "key"]
 
-WIDTHS: Mapping[Every, timedelta] = {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(weeks=1)}
+WIDTHS: Mapping[str, timedelta] = {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(weeks=1)}
 MONDAY = datetime(1970, 1, 5, tzinfo=UTC)
 """The beginning of a week, a day and an hour."""
 BUCKETS = 200
@@ -52,7 +51,7 @@ class Named(NamedTuple):
     of_call: str
 
 
-DIMENSIONS: Mapping[Dimension, Named] = {
+DIMENSIONS: Mapping[str, Named] = {
     "role": Named("t.role", "c.role"),
     "agent": Named("t.agent", "t.agent"),
     "domain": Named("t.domain", "t.domain"),
@@ -70,7 +69,7 @@ DIMENSIONS: Mapping[Dimension, Named] = {
 }
 """What trajectories and calls are grouped by, and filtered: the names of the filters of the list of trajectories."""
 _KNOWN = ", ".join(DIMENSIONS)
-_FILTERED: Mapping[Dimension, Named] = {
+_FILTERED: Mapping[str, Named] = {
     **DIMENSIONS,
     "policy": Named("toString(t.version)", "toString(c.policy_version)"),
 }
@@ -87,9 +86,10 @@ class StatisticsQuery:
     """Itself excluded."""
     every: Every | None = None
     """None: the narrowest with at most `AUTO_BUCKETS`."""
-    by: tuple[Dimension, ...] = ()
-    only: Mapping[Dimension, str] = field(default_factory=dict[Dimension, str])
-    """The values that pass; of `policy` a version, of `outcome` also `none`."""
+    by: Sequence[str] = ()
+    """Names of `DIMENSIONS`."""
+    only: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The values that pass, by such names; of `policy` a version, of `outcome` also `none`."""
     evaluation: bool = False
     """False: without runs and calls that asked for a version by name, unless `arm` asks for them."""
 
@@ -267,7 +267,7 @@ def _hours(at: str, since: str, until: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
+class _Selection:
     """By what rows of one table are grouped, and the condition that they must fulfil."""
 
     grouped: str
@@ -277,13 +277,13 @@ class _Named:
         return alias in self.grouped + self.where
 
 
-def _names(asked: StatisticsQuery, table: Literal[0, 1]) -> _Named:
+def _names(asked: StatisticsQuery, table: Literal[0, 1]) -> _Selection:
     """`table`: 0 for trajectories, 1 for calls."""
     grouped = ", ".join(f"toString({DIMENSIONS[name][table]})" for name in asked.by)
     conditions = [f" AND {_FILTERED[name][table]} = {{only_{name}:String}}" for name in asked.only]
     if not asked.evaluation and "arm" not in asked.only:
         conditions.append(f" AND {DIMENSIONS['arm'][table]} != '{PINNED}'")
-    return _Named(f"[{grouped}]::Array(String)", "".join(conditions))
+    return _Selection(f"[{grouped}]::Array(String)", "".join(conditions))
 
 
 def _group(row: Row, points: Sequence[PointOut]) -> GroupOut:
