@@ -25,7 +25,7 @@ AGENT = "judge"
 ANSWER_S = 120.0
 """A judge may think for a while."""
 ANSWER_BYTES = 1024 * 1024
-"""Most bytes of an answer: a reply of 512 tokens has a few thousand."""
+"""Most bytes of an answer: a reply of 4,096 tokens has some twenty thousand."""
 
 
 class JudgeSettings(BaseModel):

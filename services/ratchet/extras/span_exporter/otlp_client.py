@@ -10,15 +10,16 @@ import structlog
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from prometheus_client import Counter
 
 from ratchet.core.errors import Rejected, Unavailable
 from ratchet.core.service.http_client import AsyncApiClient, Peer, Stream
 from ratchet.dialects.telemetry.otlp import PROTOBUF
-from ratchet.extras.span_exporter import metrics
 from ratchet.extras.span_exporter.domain import request_of
 from ratchet.extras.span_exporter.settings import PATH
 
 log = structlog.get_logger()
+SPANS = Counter("ratchet_exported_spans_total", "Spans, by what became of them: sent or refused.", ["outcome"])
 
 TIMEOUT_S = 30.0
 ANSWER_BYTES = 1 << 20
@@ -77,8 +78,8 @@ class OtlpClient:
         refused = min(max(refused, 0), len(spans))
         if refused:  # its words may quote a prompt or a key
             log.warning("spans refused", status=status, refused=refused)
-        metrics.SPANS.labels("refused").inc(refused)
-        metrics.SPANS.labels("sent").inc(len(spans) - refused)
+        SPANS.labels("refused").inc(refused)
+        SPANS.labels("sent").inc(len(spans) - refused)
 
     async def _post(self, body: bytes) -> tuple[int, int]:
         """Status, and how many spans are refused of a request that was taken. Raises `Unavailable`."""
