@@ -89,6 +89,15 @@ def test_past_that_is_long_ago_is_forgotten() -> None:
     assert sizes[-1] == [FORGOTTEN - RENEWAL + 1]
 
 
+def test_looks_are_as_few_as_the_bound_of_false_alarms_counts() -> None:
+    trackers: Sequence[Tracker] = []
+    looks: list[int] = []
+    for value in drawn(6, lambda random: random.random(), FORGOTTEN + 1000):
+        trackers, _ = follow(trackers, Reading(value, value))
+        looks.append(sum(tracker.values % LOOK == 0 and tracker.runs[0].values > 0 for tracker in trackers))
+    assert max(sum(looks[begin : begin + 1000]) for begin in range(FORGOTTEN)) <= 30
+
+
 def test_watch_begins_anew_after_a_shift() -> None:
     values = drawn(4, lambda random: random.gauss(0.3, 0.1), 600) + drawn(4, lambda random: random.gauss(0.8, 0.1), 900)
     assert len(shifts(values)) == 1

@@ -35,8 +35,9 @@ LEVELS = 256
 BETS = (-0.8, -0.35, 0.35, 0.8)
 """Below 0: the level fell. The smaller ones grow fastest under shifts of a third of a standard deviation, the larger
 ones under shifts of two thirds and more."""
-WARM_UP = 500
-"""Values that a tracker only collects: a rank among fewer says little."""
+WARM_UP, BESIDE = 100, 500
+"""Values that a tracker only collects: a rank among fewer says little. Beside an older one it collects more: its looks
+are paid for as well, and show what that one has not seen only when it takes its place."""
 LOOK = 50
 RENEWAL = 3000
 """When the newest tracker has so many values, the next one begins beside it ..."""
@@ -90,7 +91,9 @@ class Reading:
 
 def follow(trackers: Sequence[Tracker], reading: Reading) -> tuple[list[Tracker], Shift | None]:
     """The trackers with one value more, and the change that is seen now. After one everything begins anew."""
-    grown = [_grown(tracker, reading) for tracker in trackers or (FRESH,)]
+    grown = [
+        _grown(tracker, reading, BESIDE if place else WARM_UP) for place, tracker in enumerate(trackers or (FRESH,))
+    ]
     seen = next((shift for tracker in grown if (shift := _shift(tracker)) is not None), None)
     if seen is not None:
         return [], seen
@@ -111,7 +114,7 @@ def centred_rank(levels: Sequence[int], level: int) -> float:
     return (smaller - greater) / (smaller + levels[level] + greater + 1)
 
 
-def _grown(tracker: Tracker, reading: Reading) -> Tracker:
+def _grown(tracker: Tracker, reading: Reading, warm_up: int) -> Tracker:
     level = round(min(1.0, max(0.0, reading.share)) * (LEVELS - 1))
     rank, values = centred_rank(tracker.levels, level), tracker.values + 1
     return Tracker(
@@ -119,7 +122,7 @@ def _grown(tracker: Tracker, reading: Reading) -> Tracker:
         values=values,
         total=tracker.total + reading.value,
         runs=tracker.runs
-        if values <= WARM_UP
+        if values <= warm_up
         else [_bet(run, bet, rank, reading.value) for run, bet in zip(tracker.runs, BETS, strict=True)],
     )
 
