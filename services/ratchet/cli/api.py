@@ -51,10 +51,10 @@ def _call(
         raise Rejected(f"{error}; {KEY_VARIABLE} is the key that `ratchet` sends", code=error.code) from error
 
 
-def read_role(endpoints: Endpoints, role: str) -> RolePoliciesOut:
+def read_role(endpoints: Endpoints, role: str, timeout_s: float = TIMEOUT_S) -> RolePoliciesOut:
     """The role's route and policies, without policies while the role has none. Raises `NotFound`."""
     try:
-        return get(endpoints, "deployer", f"/v1/policies/{segment(role)}", RolePoliciesOut)
+        return get(endpoints, "deployer", f"/v1/policies/{segment(role)}", RolePoliciesOut, timeout_s=timeout_s)
     except NotFound:
         require_role(endpoints, role)
         return RolePoliciesOut(role=role, route=None, policies=[])

@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from ratchet.cli.api import get, read_role, segment
+from ratchet.cli.api import TIMEOUT_S, get, read_role, segment
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.output import errors, follow_up
@@ -67,13 +67,16 @@ def _standing_at_gates(rollout: RolloutOut) -> str:
     return f"its gates run; over: {over}" if over else "its gates run"
 
 
-def read_candidate(endpoints: Endpoints, policy: PolicyVersion) -> Candidate:
-    """Where a candidate stands now; its stage is read last. Raises `NotFound` where its role was removed."""
+def read_candidate(endpoints: Endpoints, policy: PolicyVersion, answer_s: float = TIMEOUT_S) -> Candidate:
+    """Where a candidate stands now; its stage is read last. `answer_s`: how long each of two answers may take.
+
+    Raises `NotFound` where its role was removed.
+    """
     try:
-        newest = get(endpoints, "deployer", f"/v1/rollouts/{segment(policy.role)}", RolloutOut)
+        newest = get(endpoints, "deployer", f"/v1/rollouts/{segment(policy.role)}", RolloutOut, timeout_s=answer_s)
     except NotFound:
         newest = None
-    known = {each.version: each for each in read_role(endpoints, policy.role).policies}
+    known = {each.version: each for each in read_role(endpoints, policy.role, answer_s).policies}
     if policy.version not in known:
         raise NotFound(f"{policy.name} is not there any more: {policy.role} was removed")
     return Candidate(known[policy.version], newest)

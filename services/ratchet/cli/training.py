@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -254,8 +253,13 @@ def wait_for(endpoints: Endpoints, job: JobOut, timeout_s: float | None, directo
         path = f"/v1/jobs/{job.training_job_id}"
         follow, cancel = (follow_up(*words, name, directory=directory) for words in (("jobs", "show"), ("cancel",)))
         with goes_on(f"job {name}", f"`{follow}` follows it, `{cancel}` ends it"):
-            ask = partial(get, endpoints, "coordinator", path, JobOut)
-            return until(has_ended, job, ask, show, Waiting(timeout_s))
+            return until(
+                has_ended,
+                job,
+                lambda answer_s: get(endpoints, "coordinator", path, JobOut, timeout_s=answer_s),
+                show,
+                Waiting(timeout_s),
+            )
 
 
 def has_ended(job: JobOut) -> bool:

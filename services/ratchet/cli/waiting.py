@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from ratchet.cli.api import TIMEOUT_S
 from ratchet.cli.output import errors
 from ratchet.core.errors import Unavailable
 
@@ -52,18 +54,19 @@ class Waiting:
 
 
 def until(
-    is_over: Callable[[T], bool], seen: T, ask: Callable[[], T], show: Callable[[T], None], waiting: Waiting
+    is_over: Callable[[T], bool], seen: T, ask: Callable[[float], T], show: Callable[[T], None], waiting: Waiting
 ) -> T:
     """What was seen when it was over, or last when the time is up; `show` gets it before each question.
 
-    Raises `Unavailable` when the service stays away.
+    `ask` gets the seconds that an answer may take. Raises `Unavailable` when the service stays away.
     """
     began = heard = waiting.clock()
-    while not is_over(seen) and not (waiting.timeout_s and waiting.clock() - began >= waiting.timeout_s):
+    ends = math.inf if waiting.timeout_s is None else began + waiting.timeout_s
+    while not is_over(seen) and waiting.clock() < ends:
         show(seen)
         waiting.sleep(POLL_S)
         try:
-            seen = ask()
+            seen = ask(max(POLL_S, min(TIMEOUT_S, ends - waiting.clock())))
         except Unavailable:
             if waiting.clock() - heard > SILENCE_S:
                 raise

@@ -57,10 +57,10 @@ class Clock:
         self.now += seconds
 
 
-def answering(answers: Iterator[JobOut | None]) -> Callable[[], JobOut]:
+def answering(answers: Iterator[JobOut | None]) -> Callable[[float], JobOut]:
     """Answers in order; None: the coordinator is away."""
 
-    def ask() -> JobOut:
+    def ask(_: float) -> JobOut:
         answer = next(answers)
         if answer is None:
             raise Unavailable("away")
@@ -88,6 +88,19 @@ def test_the_job_as_it_was_last_seen_is_the_answer_when_the_time_is_up() -> None
     clock = Clock()
     assert until(has_ended, RUNNING, answering(iter([RUNNING] * 100)), ignore, clock.waiting(3.0)) == RUNNING
     assert clock.now == 3.0
+
+
+def test_a_question_takes_no_longer_than_the_wait() -> None:
+    asked: list[float] = []
+    clock = Clock()
+
+    def hang(answer_s: float) -> JobOut:
+        asked.append(answer_s)
+        clock.now += answer_s
+        raise Unavailable("it does not answer")
+
+    assert until(has_ended, RUNNING, hang, ignore, clock.waiting(50.0)) == RUNNING
+    assert (asked, clock.now) == ([30.0, 19.0], 50.0)
 
 
 def test_a_job_that_has_ended_is_not_asked_for_again() -> None:
