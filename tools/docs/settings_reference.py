@@ -36,7 +36,7 @@ holds for that service alone:
 log_level = "warning"
 
 [gateway]
-workers = 2
+requests_per_minute = 600
 aliases = {"gpt-4.1-mini" = "support"}
 
 [canary_deployer]
