@@ -430,6 +430,7 @@ async def test_auto_is_the_planners_proposal_with_its_reasons(shared_settings: S
         assert "beta" in odd.text
 
 
+@pytest.mark.slow
 async def test_pairs_that_the_lineage_has_learnt_from_are_not_proposed_again(
     shared_settings: SharedSettings, bus: Bus
 ) -> None:

@@ -82,7 +82,7 @@ async def test_the_broker_keeps_acknowledged_messages_when_it_is_killed(tmp_path
         await client.close()
 
 
-@pytest.mark.parametrize("end", [RunningServer.kill, RunningServer.stop])
+@pytest.mark.parametrize("end", [RunningServer.kill, pytest.param(RunningServer.stop, marks=pytest.mark.slow)])
 def test_the_warehouse_keeps_its_rows_over_a_restart(tmp_path: Path, end: Callable[[RunningServer], None]) -> None:
     with running_clickhouse(tmp_path) as server:
         client = clickhouse_connect.get_client(dsn=server.url)

@@ -166,6 +166,7 @@ async def test_a_snapshot_of_pairs_holds_one_roles_pairs_and_names_their_sources
             assert manifest["filters"] == {}
 
 
+@pytest.mark.slow
 async def test_too_few_pairs_and_pairs_that_lineage_has_learned_from_are_refused(
     shared_settings: SharedSettings, bus: Bus
 ) -> None:

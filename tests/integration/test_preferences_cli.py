@@ -139,6 +139,7 @@ async def test_dataset_explain_shows_what_a_job_would_learn_from(ratchet: Shell)
     assert (sft["rows"], sft["left_out"], sft["refused"]) == (7, {"below_min_reward": 6}, None)
 
 
+@pytest.mark.slow
 async def test_a_snapshot_is_built_and_explained_without_a_job(
     workshop: Workshop, ratchet: Shell, tmp_path: Path
 ) -> None:

@@ -24,7 +24,10 @@ def of_look(is_canary: NDArray[np.bool_], failed: NDArray[np.bool_], weight: Flo
     return ShareArms(share, tuple(float(of.sum()) for of in arms), tuple(float((failed & of).sum()) for of in arms))
 
 
-@pytest.mark.parametrize(("stable", "canary"), [(0.2, 0.2), (0.05, 0.15), (0.6, 0.4)])
+@pytest.mark.parametrize(
+    ("stable", "canary"),
+    [(0.2, 0.2), pytest.param(0.05, 0.15, marks=pytest.mark.slow), pytest.param(0.6, 0.4, marks=pytest.mark.slow)],
+)
 def test_all_looks_at_a_rollout_hold_the_true_difference_in_95_of_100(stable: float, canary: float) -> None:
     rng, rollouts, steps = np.random.default_rng(7), 300, 2_000
     weight = np.where(np.arange(steps) < steps // 2, *WEIGHTS)

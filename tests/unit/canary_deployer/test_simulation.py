@@ -203,7 +203,7 @@ def history(seed: int, count: int, subjects: int = 0) -> list[Batch]:
     return [*batches, Batch([], 1e9)]
 
 
-@pytest.mark.parametrize(("seed", "subjects"), [(0, 0), (1, 5)])
+@pytest.mark.parametrize(("seed", "subjects"), [pytest.param(0, 0, marks=pytest.mark.slow), (1, 5)])
 def test_restart_at_any_moment_changes_nothing_and_folding_is_exact(seed: int, subjects: int) -> None:
     rules = quick_rules(horizon_s=100.0, mean_share=0.5).with_cost(10.0)
     batches = history(seed, 700, subjects)
@@ -223,7 +223,7 @@ def test_restart_at_any_moment_changes_nothing_and_folding_is_exact(seed: int, s
     assert unclosed.record(0.5).evidence.promotion == pytest.approx(straight.record(0.5).evidence.promotion, rel=1e-9)
 
 
-@pytest.mark.parametrize("subjects", [0, 5])
+@pytest.mark.parametrize("subjects", [pytest.param(0, marks=pytest.mark.slow), 5])
 def test_rollback_evidence_is_never_larger_than_once_all_is_known(subjects: int) -> None:
     """Pending harms, and trajectories that may still start, stand at their bounds: the tests need not wait."""
     rules = quick_rules(horizon_s=100.0, mean_share=0.5).with_cost(10.0)

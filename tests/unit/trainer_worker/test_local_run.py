@@ -102,7 +102,7 @@ def test_a_last_train_step_that_leaves_no_numbers_leaves_no_policy(
     assert not (Path(request.output) / RESULT).exists()
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_hundred_steps_make_a_reward_model_that_ranks_held_out_answers(training: Training, seed: int) -> None:
     loop = LoopOptions(lr_scheduler="cosine", warmup_ratio=0.03, eval_steps=50)
     request = training(loop, "reward_model", learning_rate=5e-4, seed=seed)

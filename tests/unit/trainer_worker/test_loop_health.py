@@ -154,7 +154,9 @@ def test_a_training_that_breaks_ends_with_weights_that_were_healthy(algorithm: s
     assert all(bool(torch.isfinite(parameter).all()) for parameter in policy.model.parameters())
 
 
-@pytest.mark.parametrize(("algorithm", "rate"), [("dpo", 3e-3), ("reward_model", 1e-3)])
+@pytest.mark.parametrize(
+    ("algorithm", "rate"), [pytest.param("dpo", 3e-3, marks=pytest.mark.slow), ("reward_model", 1e-3)]
+)
 def test_weights_that_only_remember_give_way_to_the_best_on_held_out_pairs(
     algorithm: str, rate: float, base: str, tmp_path: Path
 ) -> None:
