@@ -378,21 +378,17 @@ def _fold(chunks: Iterable[Body], kind: str, fold_choice: Callable[[Body, Body],
                 raise ValueError(f"more than {MAX_CHOICES} choices")
             choice = choices.setdefault(index, {"index": index})
             fold_choice(choice, part)
-            _fold_common(choice, part)
+            # Log-probabilities and token ids follow each other; of all other members the last one counts.
+            for name, value in part.items():
+                if value is None or name in {"delta", "text", "index"}:
+                    continue
+                if name == "token_ids":
+                    choice.setdefault(name, []).extend(value)
+                elif name == "logprobs":
+                    _fold_members(choice.setdefault(name, {}), value)
+                else:
+                    choice[name] = value
     return {**whole, "object": kind, "choices": [_joined(choices[index]) for index in sorted(choices)]}
-
-
-def _fold_common(choice: Body, part: Body) -> None:
-    """Log-probabilities and token ids follow each other; of all other members the last one counts."""
-    for name, value in part.items():
-        if value is None or name in {"delta", "text", "index"}:
-            continue
-        if name == "token_ids":
-            choice.setdefault(name, []).extend(value)
-        elif name == "logprobs":
-            _fold_members(choice.setdefault(name, {}), value)
-        else:
-            choice[name] = value
 
 
 def _fold_message(choice: Body, part: Body) -> None:

@@ -86,16 +86,11 @@ class _Statuses:
             return
         status = 503 if self._begun["status"] == 429 else self._begun["status"]
         kind = PROTOBUF if self.content_type.partition(";")[0].strip().lower() == PROTOBUF else JSON
-        body = status_body(status, _message_in(bytes(self._body)), kind)
+        body = status_body(status, msgspec.json.decode(bytes(self._body), type=ErrorOut).error.message, kind)
         kept = [(name, value) for name, value in self._begun["headers"] if name not in _OF_BODY]
         about = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
         await self.send({**self._begun, "status": status, "headers": [*kept, *about]})
         await self.send({"type": "http.response.body", "body": body})
-
-
-def _message_in(body: bytes) -> str:
-    """The words of an error in our shape."""
-    return msgspec.json.decode(body, type=ErrorOut).error.message
 
 
 @dataclass(slots=True)

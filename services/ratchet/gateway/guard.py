@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 
 from pydantic import IPvAnyNetwork
@@ -33,6 +33,7 @@ class _Bucket:
     at: float
 
 
+@dataclass(slots=True)
 class RateLimit:
     """Lets a caller make so many requests in a minute, at once or spread; a quiet minute fills the bucket again.
 
@@ -40,26 +41,19 @@ class RateLimit:
     asked here yet begins with an equal share of its minute. Of an address without a key each counts an equal share.
     """
 
-    def __init__(
-        self,
-        monotonic: Callable[[], float],
-        *,
-        gateways: Callable[[], int] = lambda: 1,
-        callers: int = REMEMBERED_CALLERS,
-    ) -> None:
-        """`gateways`: how many are alive, this one included."""
-        self._monotonic = monotonic
-        self._gateways = gateways
-        self._callers = callers
-        self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
+    monotonic: Callable[[], float]
+    gateways: Callable[[], int] = lambda: 1
+    """How many are alive, this one included."""
+    callers: int = REMEMBERED_CALLERS
+    _buckets: OrderedDict[str, _Bucket] = field(default_factory=OrderedDict, init=False)
 
     def wait_s(self, caller: str, per_minute: float, *, is_key: bool = False) -> float:
         """0 for a request that the caller may make, and it counts; else the seconds until the caller may make one."""
-        now, share = self._monotonic(), per_minute / self._gateways()
+        now, share = self.monotonic(), per_minute / self.gateways()
         per_minute = per_minute if is_key else share
         bucket = self._buckets.setdefault(caller, _Bucket(max(1.0, share), now))
         self._buckets.move_to_end(caller)
-        if len(self._buckets) > self._callers:
+        if len(self._buckets) > self.callers:
             self._buckets.popitem(last=False)
         bucket.tokens = min(max(1.0, per_minute), bucket.tokens + (now - bucket.at) * per_minute / 60)
         bucket.at = now

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -26,23 +27,18 @@ ASK_AGAIN_S = 5.0
 """Pause before the bucket is asked again for a bundle that it did not give: calls of its policy come all the time."""
 
 
+@dataclass(slots=True)
 class Bundles:
     """A bundle never changes, so what was read once serves without a broker too."""
 
-    def __init__(
-        self,
-        bucket: Callable[[], Bucket[Bundle] | None],
-        folder: Path,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`bucket`: None while there is no connection."""
-        self._bucket = bucket
-        self._folder = folder
-        self._monotonic = monotonic
-        self._known: Recent[str, Applier] = Recent(MEMORY_BYTES)
-        self._asking = asyncio.Lock()
-        self._asked: dict[str, float] = {}
-        """By digest of a bundle that the bucket did not give: when it was asked."""
+    bucket: Callable[[], Bucket[Bundle] | None]
+    """None while there is no connection."""
+    folder: Path
+    monotonic: Callable[[], float] = time.monotonic
+    _known: Recent[str, Applier] = field(default_factory=lambda: Recent(MEMORY_BYTES), init=False)
+    _asking: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _asked: dict[str, float] = field(default_factory=dict[str, float], init=False)
+    """By digest of a bundle that the bucket did not give: when it was asked."""
 
     def find(self, digest: str) -> Applier | None:
         """The bundle of a policy, where this machine has it."""
@@ -50,7 +46,7 @@ class Bundles:
         if known is not None:
             return known
         try:
-            raw = (self._folder / f"{digest}.json").read_bytes()
+            raw = (self.folder / f"{digest}.json").read_bytes()
             return self._kept(digest, msgspec.json.decode(raw, type=Bundle), len(raw))
         except FileNotFoundError:
             return None
@@ -64,21 +60,21 @@ class Bundles:
             if policy is None or not policy.bundle or self.find(policy.digest) is not None:
                 continue
             async with self._asking:  # who waited may find what the one before has read
-                bucket = self._bucket()
+                bucket = self.bucket()
                 if bucket is not None and self._may_ask(policy.digest) and self.find(policy.digest) is None:
                     await self._fetch(bucket, policy)
 
     def prune(self, named: Collection[str]) -> None:
         """Take off the disk the bundles of policies that are not `named`, by digest; without any the registry is lost,
         and nothing is."""
-        for file in self._folder.glob(f"{'[0-9a-f]' * 64}.json"):
+        for file in self.folder.glob(f"{'[0-9a-f]' * 64}.json"):
             if named and file.stem not in named:
                 file.unlink(missing_ok=True)
                 log.info("bundle removed from disk", policy=file.stem)
 
     def _may_ask(self, digest: str) -> bool:
         asked = self._asked.get(digest)
-        return asked is None or self._monotonic() - asked >= ASK_AGAIN_S
+        return asked is None or self.monotonic() - asked >= ASK_AGAIN_S
 
     async def _fetch(self, bucket: Bucket[Bundle], policy: ServedPolicy) -> None:
         digest = policy.digest
@@ -90,7 +86,7 @@ class Bundles:
             reason = "the bucket has none"
         except (Unavailable, Unreadable, Rejected) as error:
             reason = str(error)
-        self._asked[digest] = self._monotonic()
+        self._asked[digest] = self.monotonic()
         log.error("bundle not read", policy=policy.name, reason=reason)
 
     def _store(self, digest: str, bundle: Bundle) -> None:
@@ -99,8 +95,8 @@ class Bundles:
         self._kept(digest, bundle, len(raw))
         self._asked.pop(digest, None)
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            write_whole(self._folder / f"{digest}.json", raw, durable=False)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_whole(self.folder / f"{digest}.json", raw, durable=False)
         except OSError as error:
             log.warning("bundle not stored", policy=digest, reason=str(error))
 

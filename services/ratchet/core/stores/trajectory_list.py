@@ -100,27 +100,25 @@ class TrajectoryPage:
     """The texts of older trajectories were not read: the next page goes on there. None: nothing was left out."""
 
 
+@dataclass(slots=True)
 class TrajectoryList:
     """Asks ClickHouse for pages of trajectories."""
 
-    def __init__(
-        self, warehouse: Warehouse, now: Callable[[], datetime], clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        """`clock`: seconds, for how long texts are read."""
-        self._warehouse = warehouse
-        self._now = now
-        self._clock = clock
+    warehouse: Warehouse
+    now: Callable[[], datetime]
+    clock: Callable[[], float] = time.monotonic
+    """Seconds, for how long texts are read."""
 
     async def page(self, asked: TrajectoryFilter, limit: int, after: Place = FIRST) -> TrajectoryPage:
         """Up to `limit` trajectories that come `after` a place."""
         ended, opened = list[Listed](), list[Listed]()
         places: list[Place | None] = []
         if asked.state != "open":
-            ended, place = await self._search(EndedSearch(self._warehouse, asked), limit + 1, after)
+            ended, place = await self._search(EndedSearch(self.warehouse, asked), limit + 1, after)
             places.append(place)
         if asked.has_open:
             down_to = min(row.place.at for row in ended) if len(ended) > limit else EARLIEST_MS
-            search = OpenSearch(self._warehouse, asked, self._now(), down_to)
+            search = OpenSearch(self.warehouse, asked, self.now(), down_to)
             opened, place = await self._search(search, limit + 1, after)
             places.append(place)
         reached = max((place for place in places if place is not None), default=None)
@@ -134,10 +132,10 @@ class TrajectoryList:
         """Those of these trajectories, by role and id, that are stored, in this order, ended or open."""
         rows: dict[tuple[str, str], Listed] = {}
         for part in parts(keys):
-            stored = await self._warehouse.rows(ENDED, of_keys(part))
+            stored = await self.warehouse.rows(ENDED, of_keys(part))
             rows |= {place_of(row).key: ended_row(row) for row in stored}
         for part in parts([key for key in keys if key not in rows]):
-            for row in await self._warehouse.rows(CALLED, of_keys(part)):
+            for row in await self.warehouse.rows(CALLED, of_keys(part)):
                 place = place_of(row)
                 rows.setdefault(place.key, Listed(place, place.trajectory_id, {}))
         return await self._briefs([rows[key] for key in dict.fromkeys(keys) if key in rows])
@@ -145,7 +143,7 @@ class TrajectoryList:
     async def _search(self, search: Search, most: int, after: Place) -> tuple[list[Listed], Place | None]:
         """Rows of one search, and the place that it had reached when its time was over; None when it is complete."""
         rows: list[Listed] = []
-        sizes, place, until = list(TEXT_CHUNKS), after, self._clock() + TEXT_S
+        sizes, place, until = list(TEXT_CHUNKS), after, self.clock() + TEXT_S
         async for window in search.windows(after):
             is_over = False
             while not is_over and len(rows) < most:
@@ -167,7 +165,7 @@ class TrajectoryList:
                 is_over = len(places) < size
                 place = Place(window.low, "", "") if is_over else places[-1]
                 is_complete = is_over and window.is_last
-                if search.reads_texts and not is_complete and len(rows) < most and self._clock() > until:
+                if search.reads_texts and not is_complete and len(rows) < most and self.clock() > until:
                     return rows, place
             if len(rows) >= most:
                 break
@@ -181,7 +179,7 @@ class TrajectoryList:
         return briefs
 
     async def _briefs_of(self, rows: Sequence[Listed]) -> list[TrajectoryBrief]:
-        ask, by_id = self._warehouse.rows, of_keys([row.place.key for row in rows])
+        ask, by_id = self.warehouse.rows, of_keys([row.place.key for row in rows])
         runs = list(dict.fromkeys((row.place.role, row.recorded_as) for row in rows))
         opened = [row.place.key for row in rows if not row.row]
         tables = await asyncio.gather(

@@ -48,7 +48,20 @@ def messages_of(runs: object, options: ImportOptions) -> Iterator[Trajectory]:
     """The trajectories of a trace: one for each conversation. Raises a `ValueError` or `Rejected`."""
     every = _flat([fields_of(run) for run in list_of(runs)])
     first = next((run for run in every if _is_first(run) or run.get("id") == run.get("trace_id")), every[0])
-    facts = _facts(first, every)
+    metadata = object_of(object_of(first.get("extra")).get("metadata"))
+    trace = id_of(first.get("trace_id")) or id_of(first.get("id"))
+    tags = [tag for tag in list_of(first.get("tags")) if isinstance(tag, str)]
+    facts = Facts(
+        id=trace,
+        session=next((text for name in THREADS if (text := text_or_none(metadata.get(name)))), None),
+        task=text_or_none(first.get("reference_example_id")),
+        agent=text_or_none(first.get("name")),
+        started_at=instant_of(first.get("start_time")),
+        ended_at=instant_of(first.get("end_time")),
+        error=text_or_none(first.get("error")),
+        scores=_scores([*(run for run in every if run is not first), first]),
+        labels={"trace_id": trace, **({"tags": tags} if tags else {})},
+    )
     calls = [call for run in every if run.get("run_type") == "llm" and (call := _call(run)) is not None]
     if calls:
         yield from trajectories_of_calls(facts, calls, options, SOURCE)
@@ -113,23 +126,6 @@ def _of_first(first: JsonObject, facts: Facts) -> ImportedTrajectory:
         raise MalformedRecord("is a trace without a run of the type llm, and its first run has no messages")
     members = {name: getattr(facts, name) for name in Facts.__dataclass_fields__}
     return ImportedTrajectory(**members, messages=messages)
-
-
-def _facts(first: JsonObject, every: Sequence[JsonObject]) -> Facts:
-    metadata = object_of(object_of(first.get("extra")).get("metadata"))
-    trace = id_of(first.get("trace_id")) or id_of(first.get("id"))
-    tags = [tag for tag in list_of(first.get("tags")) if isinstance(tag, str)]
-    return Facts(
-        id=trace,
-        session=next((text for name in THREADS if (text := text_or_none(metadata.get(name)))), None),
-        task=text_or_none(first.get("reference_example_id")),
-        agent=text_or_none(first.get("name")),
-        started_at=instant_of(first.get("start_time")),
-        ended_at=instant_of(first.get("end_time")),
-        error=text_or_none(first.get("error")),
-        scores=_scores([*(run for run in every if run is not first), first]),
-        labels={"trace_id": trace, **({"tags": tags} if tags else {})},
-    )
 
 
 def _scores(runs: Sequence[JsonObject]) -> dict[str, float]:

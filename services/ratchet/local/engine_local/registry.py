@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import structlog
@@ -56,6 +56,7 @@ def to_evict(residents: Sequence[Entry[S]], capacity: int, surplus_bytes: int = 
     return leaving
 
 
+@dataclass(slots=True)
 class Registry(Generic[S]):
     """At most `capacity` policies, and `most_bytes` of their own weights.
 
@@ -63,16 +64,10 @@ class Registry(Generic[S]):
     `forget` frees a policy that no request uses any more.
     """
 
-    def __init__(
-        self,
-        capacity: int,
-        forget: Callable[[S], None],
-        most_bytes: int | None = None,
-    ) -> None:
-        self._capacity = capacity
-        self._most_bytes = most_bytes
-        self._forget = forget
-        self._entries: dict[str, Entry[S]] = {}
+    capacity: int
+    forget: Callable[[S], None]
+    most_bytes: int | None = None
+    _entries: dict[str, Entry[S]] = field(default_factory=dict[str, Entry[S]], init=False)
 
     def __iter__(self) -> Iterator[Entry[S]]:
         return iter(list(self._entries.values()))
@@ -98,10 +93,10 @@ class Registry(Generic[S]):
             self.remove(name)
         self._entries[entry.name] = entry
         taken = sum(kept.own_bytes for kept in self._entries.values())
-        if self._most_bytes is not None and taken > self._most_bytes:
+        if self.most_bytes is not None and taken > self.most_bytes:
             names = sorted(self._entries)
             log.warning(
-                "policies exceed RATCHET_ENGINE_RESIDENT_BYTES", policies=names, taken=taken, most=self._most_bytes
+                "policies exceed RATCHET_ENGINE_RESIDENT_BYTES", policies=names, taken=taken, most=self.most_bytes
             )
         return evicted
 
@@ -109,7 +104,7 @@ class Registry(Generic[S]):
         """No longer serve `name`; requests in progress are answered. False when it was not there."""
         entry = self._entries.pop(name, None)
         if entry is not None and not entry.users:
-            self._forget(entry.served)
+            self.forget(entry.served)
         return entry is not None
 
     @contextmanager
@@ -122,9 +117,9 @@ class Registry(Generic[S]):
         finally:
             entry.users -= 1
             if not entry.users and self._entries.get(entry.name) is not entry:
-                self._forget(entry.served)
+                self.forget(entry.served)
 
     def _evictable(self, new_bytes: int = 0) -> list[str] | None:
         residents = list(self._entries.values())
         taken = sum(entry.own_bytes for entry in residents) + new_bytes
-        return to_evict(residents, self._capacity, 0 if self._most_bytes is None else taken - self._most_bytes)
+        return to_evict(residents, self.capacity, 0 if self.most_bytes is None else taken - self.most_bytes)

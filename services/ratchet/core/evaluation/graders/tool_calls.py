@@ -20,7 +20,16 @@ def build(expected: CallsExpected) -> GradeAnswer:
     more = expected.allow_more_arguments
 
     def grade(message: JsonObject) -> Grade:
-        made = _calls_of(message)
+        # Name and arguments of each call; None for arguments that cannot be read.
+        made: list[tuple[str, Any]] = []
+        for function in _objects([call.get("function") for call in _objects(message.get("tool_calls"))]):
+            arguments = function.get("arguments")
+            if isinstance(arguments, str):
+                try:
+                    arguments = msgspec.json.decode(arguments or "{}")
+                except (msgspec.DecodeError, RecursionError, ValueError):
+                    arguments = None
+            made.append((str(function.get("name")), arguments))
         if len(made) > MOST_CALLS:
             return wrong(f"the answer calls {len(made)} tools")
         fitting = [
@@ -68,20 +77,6 @@ def _fit(right: JsonObject, made: Any, *, more: bool) -> bool:
     given = cast("JsonObject", made)
     names = right.keys() <= given.keys() if more else right.keys() == given.keys()
     return names and all(same_json(value, given[name]) for name, value in right.items())
-
-
-def _calls_of(message: JsonObject) -> list[tuple[str, Any]]:
-    """Name and arguments of each call; None for arguments that cannot be read. `Any`: what the model wrote."""
-    calls: list[tuple[str, Any]] = []
-    for function in _objects([call.get("function") for call in _objects(message.get("tool_calls"))]):
-        arguments = function.get("arguments")
-        if isinstance(arguments, str):
-            try:
-                arguments = msgspec.json.decode(arguments or "{}")
-            except (msgspec.DecodeError, RecursionError, ValueError):
-                arguments = None
-        calls.append((str(function.get("name")), arguments))
-    return calls
 
 
 def _objects(listed: object) -> list[JsonObject]:
