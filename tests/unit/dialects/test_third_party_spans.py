@@ -27,8 +27,8 @@ CONVERSATIONS = {
     "otel_genai_convention": {"WeatherAssistant": "UCRRA"},
     "pydantic_ai_live": {"agent": "SUCRA"},
 }
-ONLY_IN_TEXTS = {"openai_agents_genai_adot": ["UA"] * 3, "smolagents_live": ["SUAAUA", "SUA"]}
-"""Their calls of tools stand in the texts alone, and smolagents repeats an answer otherwise than it came."""
+ONLY_IN_TEXTS = {"openai_agents_genai_adot": ["UA"] * 3, "smolagents_live": ["SUAAUA"]}
+"""Their calls of tools stand in the texts alone."""
 WITHOUT_PROMPTS = {"adk_live": 2, "claude_live": 0}
 """Google's ADK and OpenInference of Claude's agent SDK say what was asked in no dialect; how many calls are counted."""
 

@@ -23,6 +23,7 @@ def call(arguments: Any, **members: Any) -> JsonObject:
     [
         (assistant(content="hi"), assistant(content=[{"type": "text", "text": "hi"}], name="model", refusal=None)),
         (assistant(content="hi"), assistant(content="\n hi ")),
+        (assistant(content="<code>\nprint(1)\n"), assistant(content="<code>\nprint(1)\n</code>")),
         (assistant(content="hello"), assistant(content=[{"type": "output_text", "text": "hel"}, "lo"])),
         (
             assistant(tool_calls=[call('{"b": 1.0, "a": [1]}')]),

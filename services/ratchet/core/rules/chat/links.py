@@ -5,7 +5,8 @@ Clients send an answer back in a spelling of their own. Two messages count as th
 - arguments of a call are compared as JSON (spaces, order of members, `1.0` and `1`), and as text where they are none;
 - null, "" and [] are equal, and so are a text and its text parts;
 - `developer` is `system`, `function` is `tool`, and a legacy `function_call` is a tool call;
-- white space at the ends of an answer's text does not count: clients were seen to trim it there, and only there;
+- white space at the ends of an answer's text does not count: clients were seen to trim it there, and only there; nor
+  does a `</code>` at its end, where smolagents has models stop, and which it then adds;
 - digits of a system prompt do not count: agents put the time there;
 - every other member is left out (`name`, `index`, `refusal`, `reasoning_content`): some clients drop it, some add it.
 """
@@ -31,6 +32,7 @@ _TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
 _DIGITS = b"0123456789"
 _WRITTEN_ID = re.compile(r"""['"]id['"]: ?['"]([^'"\\\s]{1,200})['"]""")
 """The id of a call in JSON, or as Python writes it."""
+_STOP = "</code>"
 _EXACT = 2**53
 """Whole floats below this are the same number as an integer."""
 _UNREADABLE = (msgspec.DecodeError, RecursionError, OverflowError, UnicodeError, TypeError, ValueError)
@@ -97,7 +99,7 @@ def normal_form(message: Mapping[str, Any]) -> bytes:
         content = content.encode().translate(None, _DIGITS).decode()
     if role != "assistant":
         return _encode([role, content, message.get("tool_call_id") or LEGACY_ID if role == "tool" else None])
-    text = content.strip() if isinstance(content, str) else content
+    text = content.strip().removesuffix(_STOP).rstrip() if isinstance(content, str) else content
     return _encode([role, text, [_call(call) for call in tool_calls(message)] if calls else None])
 
 
