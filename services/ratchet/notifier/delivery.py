@@ -10,13 +10,13 @@ from datetime import datetime
 
 import structlog
 from msgspec.structs import replace
+from prometheus_client import Counter
 
 from ratchet.bus.tasks import UntilStopped
 from ratchet.core.contract.notifications import Receiver
 from ratchet.core.errors import Conflict, Unavailable
 from ratchet.core.rules.alert_book import AlertBook
 from ratchet.core.service.alerts import Alerts
-from ratchet.notifier import metrics
 from ratchet.notifier.domain.deliveries import (
     RECEIVER_KEY,
     Rules,
@@ -31,6 +31,7 @@ from ratchet.notifier.kv_receivers import ReceiverStore
 from ratchet.notifier.transports import Transport
 
 log = structlog.get_logger()
+NOTIFICATIONS = Counter("ratchet_notifications_total", "Attempts to notify a receiver.", ["receiver", "outcome"])
 
 POLL_S = 1.0
 """Longest pause between two looks: retries, quiet hours and cool-downs end by time alone."""
@@ -123,7 +124,7 @@ class Delivery:
         else:
             after = failed(receiver, outgoing, reason, self._rules, now)
             log.warning("not notified", receiver=name, attempts=outgoing.attempts, reason=reason)
-        metrics.NOTIFICATIONS.labels(name, "taken" if reason is None else "failed").inc()
+        NOTIFICATIONS.labels(name, "taken" if reason is None else "failed").inc()
         await self._store.save(after, now)
         key = f"{RECEIVER_KEY}{name}"
         if reason is None:

@@ -21,7 +21,7 @@ from ratchet.core.contract.http.statistics import GroupOut, PointOut, Quantiles,
 from ratchet.core.errors import BadRequest, WarehouseTooSlow
 from ratchet.core.rules.arms import PINNED
 from ratchet.core.rules.intervals import mean_interval
-from ratchet.core.stores.trajectory_search import NO_OUTCOME, OPEN, SKEW, at_millis, instant, millis
+from ratchet.core.stores.trajectory_search import NO_OUTCOME, OPEN, SKEW, instant, millis
 
 if TYPE_CHECKING:
     from ratchet.core.stores.warehouse import Row, Warehouse
@@ -215,10 +215,13 @@ async def statistics(warehouse: Warehouse, asked: StatisticsQuery) -> Statistics
     for row in rows:
         place = (bool(row["is_group"]), bool(row["is_group"] and row["is_other"]), tuple(row["names"]))
         if row["is_point"]:
-            points[place].append(PointOut(at=at_millis(millis(origin + row["bucket"] * width)), **_measures(row)))
+            points[place].append(PointOut(at=origin + row["bucket"] * width, **_measures(row)))
         else:
             groups.append((row, place))
-    made = {place: _group(row, points[place]) for row, place in groups}
+    made = {
+        place: GroupOut(names=[name or None for name in row["names"]], points=points[place], **_measures(row))
+        for row, place in groups
+    }
     (everything,) = [row for row, (is_group, _, _) in groups if not is_group]
     return StatisticsOut(
         since=asked.since,
@@ -284,10 +287,6 @@ def _names(asked: StatisticsQuery, table: Literal[0, 1]) -> _Selection:
     if not asked.evaluation and "arm" not in asked.only:
         conditions.append(f" AND {DIMENSIONS['arm'][table]} != '{PINNED}'")
     return _Selection(f"[{grouped}]::Array(String)", "".join(conditions))
-
-
-def _group(row: Row, points: Sequence[PointOut]) -> GroupOut:
-    return GroupOut(names=[name or None for name in row["names"]], points=list(points), **_measures(row))
 
 
 def _measures(row: Row) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from ratchet.core.contract import ModelRollout, Reward, TrainingStatus, Turn
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.runtime import App
 from ratchet.extras.span_exporter.domain import call_span, decision_span, reward_span, training_span
-from ratchet.extras.span_exporter.handlers import exporting
 from ratchet.extras.span_exporter.otlp_client import OtlpClient
 from ratchet.extras.span_exporter.settings import Settings
 
@@ -39,10 +38,10 @@ async def build(settings: Settings) -> AsyncIterator[App]:
 def assembled(bus: Bus, client: OtlpClient, *, content: bool) -> App:
     """The service before anything of it runs. `content`: as `Settings.content`."""
     table: dict[str, Handlers] = {
-        "spans-turns": {Turn: exporting(client, partial(call_span, content=content))},
-        "spans-rewards": {Reward: exporting(client, partial(reward_span, content=content))},
-        "spans-training": {TrainingStatus: exporting(client, training_span)},
-        "spans-deployments": {ModelRollout: exporting(client, decision_span)},
+        "spans-turns": {Turn: client.exporting(partial(call_span, content=content))},
+        "spans-rewards": {Reward: client.exporting(partial(reward_span, content=content))},
+        "spans-training": {TrainingStatus: client.exporting(training_span)},
+        "spans-deployments": {ModelRollout: client.exporting(decision_span)},
     }
     consumers = [subscribe(bus, name, handlers) for name, handlers in table.items()]
     notes = {"receiver": client.check, "consumers": bus.check_consumers}

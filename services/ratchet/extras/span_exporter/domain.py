@@ -20,7 +20,7 @@ from ratchet.core.contract import Message, ModelRollout, Reward, TrainingStatus,
 from ratchet.core.contract.reward import RewardComponent
 from ratchet.core.contract.traces import BY_SPAN, TRACEPARENT, Trace, read_traceparent, span_id_of, trace_id_of
 from ratchet.core.contract.turn import NOT_APPLIED
-from ratchet.core.rules.arms import PINNED
+from ratchet.core.rules.arms import PINNED, policy_name
 from ratchet.dialects.telemetry.names import OWN_SCOPE
 from ratchet.extras.span_exporter.messages import input_of, output_of
 
@@ -71,7 +71,8 @@ def call_span(received: Received[Turn], *, content: bool) -> Span | None:
 
 
 def _of_call(turn: Turn, operation: str, model: str) -> Mapping[str, Attribute]:
-    usage, provider, sampling = turn.usage, turn.provider, turn.sampling
+    usage, provider, sampling, policy = turn.usage, turn.provider, turn.sampling, turn.policy
+    name = policy_name(policy.role, policy.version, policy.digest) if policy.digest else None
     applied = turn.applied_by not in (None, NOT_APPLIED)
     seconds = turn.first_token_ms / 1000 if turn.first_token_ms is not None else None
     return {
@@ -80,7 +81,7 @@ def _of_call(turn: Turn, operation: str, model: str) -> Mapping[str, Attribute]:
         "gen_ai.request.model": model,
         "gen_ai.request.temperature": sampling.temperature if sampling else None,
         "gen_ai.request.max_tokens": sampling.max_tokens if sampling else None,
-        "gen_ai.response.model": (provider.model if provider else None) or _policy_of(turn),
+        "gen_ai.response.model": (provider.model if provider else None) or name,
         "gen_ai.response.id": provider.id if provider else None,
         "gen_ai.response.finish_reasons": [turn.finish_reason] if turn.finish_reason else None,
         "gen_ai.response.time_to_first_chunk": seconds,
@@ -89,7 +90,7 @@ def _of_call(turn: Turn, operation: str, model: str) -> Mapping[str, Attribute]:
         "gen_ai.usage.cache_read.input_tokens": usage.cached if usage else None,
         "gen_ai.usage.reasoning.output_tokens": usage.reasoning if usage else None,
         "gen_ai.prompt.name": turn.role if applied else None,
-        "gen_ai.prompt.version": str(turn.policy.version) if applied else None,
+        "gen_ai.prompt.version": str(policy.version) if applied else None,
         "gen_ai.conversation.id": turn.session_id,
         "gen_ai.agent.id": turn.agent_id,
         "ratchet.turn.id": turn.turn_id,
@@ -111,12 +112,6 @@ def _of_arm(turn: Turn) -> Mapping[str, Attribute]:
         "ratchet.policy.digest": policy.digest or None,
         "ratchet.canary.weight": policy.weight,
     }
-
-
-def _policy_of(turn: Turn) -> str | None:
-    """As engines name it; None where no policy answered."""
-    policy = turn.policy
-    return f"{policy.role}@{policy.version}-{policy.digest[:8]}" if policy.digest else None
 
 
 def reward_span(received: Received[Reward], *, content: bool) -> Span | None:

@@ -1,10 +1,11 @@
-"""Posts spans by OTLP over HTTP, and says what became of them."""
+"""Posts spans by OTLP over HTTP: messages are acknowledged once the receiver has their spans."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import structlog
 from google.protobuf.message import DecodeError
@@ -12,11 +13,16 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from prometheus_client import Counter
 
+from ratchet.bus.consumer import BatchHandler, Done, Outcome
+from ratchet.bus.message import Message
+from ratchet.bus.received import Received
 from ratchet.core.errors import Rejected, Unavailable
 from ratchet.core.service.http_client import AsyncApiClient, Peer, Stream
 from ratchet.dialects.telemetry.otlp import PROTOBUF
 from ratchet.extras.span_exporter.domain import request_of
 from ratchet.extras.span_exporter.settings import PATH
+
+M = TypeVar("M", bound=Message)
 
 log = structlog.get_logger()
 SPANS = Counter("ratchet_exported_spans_total", "Spans, by what became of them: sent or refused.", ["outcome"])
@@ -56,6 +62,17 @@ class OtlpClient:
     async def check(self) -> str | None:
         """A note: why the receiver takes nothing. None while it does."""
         return self.failing
+
+    def exporting(self, span_of: Callable[[Received[M]], Span | None]) -> BatchHandler:
+        """The handler of messages that `span_of` makes spans of. It raises as `send` does: a batch that is refused is
+        handled in halves."""
+
+        async def handle(batch: Sequence[Received[M]]) -> Sequence[Outcome]:
+            if spans := [span for received in batch if (span := span_of(received)) is not None]:
+                await self.send(spans)
+            return [Done()] * len(batch)
+
+        return handle
 
     async def send(self, spans: Sequence[Span]) -> None:
         """Returns once the receiver has them, or has refused the only one for good, which is counted and logged.
