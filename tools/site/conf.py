@@ -51,6 +51,7 @@ PARTS = {
         "docs/guides/agent-author",
         "docs/guides/telemetry",
         "docs/guides/other-languages",
+        "docs/guides/redaction",
         "docs/guides/frameworks",
     ),
     "Policies": (

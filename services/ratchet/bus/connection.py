@@ -141,7 +141,14 @@ class Bus:
     """One connection. Everything that is published is checked against its contract first."""
 
     def __init__(
-        self, nc: Connection, *, name: str, contracts: Contracts, replicas: int, now: Callable[[], datetime] = utc_now
+        self,
+        nc: Connection,
+        *,
+        name: str,
+        contracts: Contracts,
+        replicas: int,
+        now: Callable[[], datetime] = utc_now,
+        rules: str = "",
     ) -> None:
         self.nc = nc
         """nats-py's connection, for what this library does not do."""
@@ -149,7 +156,7 @@ class Bus:
         self.now = now
         self.name = name
         """Of the program."""
-        self._sealer = Sealer(contracts, name, now)
+        self._sealer = Sealer(contracts, name, now, rules)
         self.replicas = replicas
         self.opened: set[str] = set()
         """Consumers and projections that were opened, by their names in the registry."""
@@ -170,7 +177,7 @@ class Bus:
         self._reported = ""
 
     @classmethod
-    async def connect(
+    async def connect(  # noqa: PLR0913 - keywords, each with a default
         cls,
         settings: BusSettings,
         *,
@@ -179,13 +186,15 @@ class Bus:
         now: Callable[[], datetime] = utc_now,
         patience: Patience = Patience(),
         echo: bool = True,
+        rules: str = "",
     ) -> Bus:
         """A bus, as soon as the broker can be reached. Raises `BusUnavailable` when `patience` ends before that.
 
-        `echo`: whether what it tells others (`send_unconfirmed`) comes back to its own listeners.
+        `echo`: whether what it tells others (`send_unconfirmed`) comes back to its own listeners. `rules`: digest of
+        the rules by which the program redacts what it publishes.
         """
         bounded = contracts.bounded(settings.stream_max_bytes)
-        bus = cls(Connection(), name=name, contracts=bounded, replicas=settings.replicas, now=now)
+        bus = cls(Connection(), name=name, contracts=bounded, replicas=settings.replicas, now=now, rules=rules)
         try:
             async with asyncio.timeout(patience.deadline_s):
                 await bus._reach_patiently(settings, patience, echo=echo)

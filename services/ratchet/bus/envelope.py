@@ -29,6 +29,9 @@ MAX_ID = 256
 SUMMARY = "ratchet-summary"
 """Header with a message's `header_summary` as JSON."""
 
+REDACTED_BY = "ratchet-redacted"
+"""Header with the digest of the rules by which secrets were taken out of the message before it was published."""
+
 HEADER_ROOM = 256
 """Bytes that publishing adds to a message's own headers (those of atomic batches)."""
 
@@ -60,19 +63,23 @@ class Sealer:
     source: str
     """Name of the program that publishes."""
     now: Callable[[], datetime]
+    rules: str = ""
+    """Digest of the rules by which the program has redacted what it seals; empty where it has not."""
 
     def seal(self, message: Message, cause: Causing | None = None) -> Record:
         """`cause` is the event that this one follows from. Raises `UnknownSubject` or `InvalidMessage`."""
         body = self.contracts.check_strict(message)
         summary = self.contracts.check_strict_summary(message)
-        name = self.contracts.topic_of(message.subject).schema
-        schema = f"{SCHEMA_ID}{name}" if name else ""
+        topic = self.contracts.topic_of(message.subject)
+        schema = f"{SCHEMA_ID}{topic.schema}" if topic.schema else ""
         source = source_of(self.source)
         with handleable():
             headers, wire = enveloped(message, body, source=source, schema=schema, now=self.now(), cause=cause)
             event_id_of(headers, message)
             if summary is not None:
                 headers[SUMMARY] = summary.decode()
+            if topic.redacted and self.rules:
+                headers[REDACTED_BY] = self.rules
             record = Record(message.subject, headers, wire)
             _ = record.size  # headers are text that can be sent
         return record

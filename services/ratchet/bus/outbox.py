@@ -68,7 +68,7 @@ class OutboxStats:
 class Outbox:
     """`put` from any thread, at any time; `run` publishes. What cannot be published by the end stays in the spool."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - keywords, each with a default
         self,
         contracts: Contracts,
         source: str,
@@ -77,10 +77,12 @@ class Outbox:
         queue_limit: int = 10_000,
         queue_bytes: int = QUEUE_BYTES,
         now: Callable[[], datetime] = utc_now,
+        rules: str = "",
     ) -> None:
+        """`rules`: digest of the rules by which what is put in was redacted."""
         self.stats = OutboxStats()
         self._contracts = contracts
-        self._sealer = Sealer(contracts, source, now)
+        self._sealer = Sealer(contracts, source, now, rules)
         self._spool = spool
         self._limit = queue_limit
         self._limit_bytes = queue_bytes

@@ -28,6 +28,9 @@ class Topic:
     consumers: tuple[str, ...] = ()
     summary: str = ""
     """Schema of the summary that a message of this topic has in the header `ratchet-summary`; empty: it has none."""
+    redacted: bool = False
+    """Its messages hold what people wrote: their publisher takes secrets out of them, and says in a header by which
+    rules."""
     ahead: bool = False
     """An outbox stores it before all other messages of its batch, which may go to other streams."""
 

@@ -47,11 +47,13 @@ async def connected(settings: SharedSettings) -> AsyncGenerator[Bus]:
     from nats.errors import Error as NatsError
 
     from ratchet.bus.connection import Bus, Patience
+    from ratchet.core.rules.redaction import rules_digest
     from ratchet.core.service.contracts import load_contracts
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     patience = Patience(deadline_s=CONNECT_S)
-    bus = await Bus.connect(settings.bus, name="cli", contracts=load_contracts(), patience=patience)
+    contracts, rules = load_contracts(), rules_digest()
+    bus = await Bus.connect(settings.bus, name="cli", contracts=contracts, rules=rules, patience=patience)
     try:
         yield bus
     except TimeoutError:

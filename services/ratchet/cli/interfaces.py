@@ -100,6 +100,14 @@ _HEADERS: Json = {
             ),
             "contentMediaType": "application/json",
         },
+        "ratchet-redacted": {
+            "type": "string",
+            "description": (
+                "Digest of the rules by which the sender took out secrets and personal data. The collector redacts, or "
+                "refuses, what comes without."
+            ),
+            "examples": ["3f1c9d2ab7e04c65"],
+        },
         "content-type": {"type": "string", "const": "application/json", "description": "Always JSON."},
         "content-encoding": {
             "type": "string",

@@ -32,6 +32,7 @@ from ratchet.client.training import Listener, ask_over_http, request_of
 from ratchet.client.trajectory import Agent, TrajectoryRecorder
 from ratchet.core.contract import DEFAULT_ROLE, Message, TrainingRequest
 from ratchet.core.errors import ConfigError, Unavailable
+from ratchet.core.rules.redaction import rules_digest
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.discovery import address
 from ratchet.core.service.settings import SharedSettings
@@ -218,6 +219,7 @@ class AsyncClient:
             queue_limit=QUEUE_LIMIT,
             queue_bytes=QUEUE_BYTES,
             now=self._now,
+            rules=rules_digest(),
         )
         self._preparer = Preparer(self._outbox, QUEUE_LIMIT, QUEUE_BYTES)
         self._bus: Bus | None = None

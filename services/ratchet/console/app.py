@@ -36,6 +36,7 @@ from ratchet.console.tokens import Tokens
 from ratchet.console.training import Training
 from ratchet.console.trajectories import Trajectories
 from ratchet.core.contract.state import JOBS, Job
+from ratchet.core.rules.redaction import rules_digest
 from ratchet.core.service.authentication import Authentication
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.http import HttpServer
@@ -57,7 +58,7 @@ log = structlog.get_logger()
 @asynccontextmanager
 async def build(settings: Settings) -> AsyncIterator[App]:
     """Connect and wire everything; disconnect at the end."""
-    bus = await Bus.connect(settings.shared.bus, name=NAME, contracts=load_contracts())
+    bus = await Bus.connect(settings.shared.bus, name=NAME, contracts=load_contracts(), rules=rules_digest())
     warehouse = await Warehouse.connect(settings.shared)
     urls = {
         "coordinator": settings.coordinator_url,

@@ -31,6 +31,7 @@ TABLES: Mapping[str, str] = {
     "ratchet.engines": "ratchet.gateway.engines:KINDS",
     "ratchet.importers": "ratchet.extras.importers:IMPORTERS",
     "ratchet.exporters": "ratchet.extras.exporters:KINDS",
+    "ratchet.detectors": "ratchet.core.rules.redaction.detectors:DETECTORS",
     "ratchet.graders": "ratchet.core.evaluation.graders:GRADERS",
 }
 """Entry-point group -> the table of its kind."""

@@ -33,8 +33,8 @@ from ratchet.core.errors import InvalidMessage, Rejected
 from ratchet.core.rules.capture import Reason
 from ratchet.core.rules.chat.links import call_ids, extended, prefix_digests, repeated_ids
 from ratchet.core.rules.constraints import Irreproducible
-from ratchet.core.rules.recorded import ids_digest
-from ratchet.core.rules.redaction import Redacted, redact, redact_message
+from ratchet.core.rules.recorded import ids_digest, without_tokens
+from ratchet.core.rules.redaction import Redacted, redact, redact_message, rules_digest
 from ratchet.core.service.contracts import load_contracts
 from ratchet.dialects.answers import Answer, is_miscounted, provider_of
 from ratchet.dialects.api_dialect import ApiDialect
@@ -64,7 +64,6 @@ from ratchet.gateway.domain.turns import (
     bare_turn,
     turn_of,
     without_ids,
-    without_tokens,
 )
 from ratchet.gateway.span_records import SpansJob, TakenSpans, take_spans
 
@@ -470,7 +469,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # meant for the gateway, which still has jobs for this process
     os.nice(NICENESS)
-    maker = RecordMaker(Sealer(load_contracts(), SOURCE, utc_now), int(sys.argv[1]))
+    maker = RecordMaker(Sealer(load_contracts(), SOURCE, utc_now, rules_digest()), int(sys.argv[1]))
     serve(sys.stdin.buffer, sys.stdout.buffer, maker)
 
 

@@ -34,6 +34,7 @@ from ratchet.core.judging.spending import DailyLedger
 from ratchet.core.preferences.clickhouse_tries import Tries
 from ratchet.core.rules.alerts import gap_alert
 from ratchet.core.rules.call_budget import Amounts
+from ratchet.core.rules.redaction import rules_digest
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.engine_list import replica_urls
 from ratchet.core.service.http_client import AsyncApiClient, Peer, bearer
@@ -65,7 +66,7 @@ async def build(settings: Settings, bounds: Bounds = AS_DECLARED) -> AsyncIterat
     """Connect, and assemble projections, consumers and the watch of levels."""
     spec_of(settings)
     async with AsyncExitStack() as stack:
-        bus = await Bus.connect(settings.shared.bus, name=NAME, contracts=load_contracts())
+        bus = await Bus.connect(settings.shared.bus, name=NAME, contracts=load_contracts(), rules=rules_digest())
         stack.push_async_callback(bus.close)
         warehouse = await Warehouse.connect(settings.shared)
         stack.push_async_callback(warehouse.close)

@@ -21,6 +21,7 @@ from ratchet.core.contract.reward_commands import Accepted, Failure, Judges, Lin
 from ratchet.core.errors import BadRequest, RatchetError, Unavailable
 from ratchet.core.judging.settings import entry_of
 from ratchet.core.preferences.clickhouse_tries import Tries
+from ratchet.core.rules.redaction import rules_digest
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.settings import read
 from ratchet.core.stores.warehouse import Warehouse
@@ -67,7 +68,9 @@ async def recomputation(settings: Settings) -> AsyncGenerator[Recomputation]:
     """What a command works with, on connections of its own."""
     async with AsyncExitStack() as stack:
         patience = Patience(deadline_s=CONNECT_S)
-        bus = await Bus.connect(settings.shared.bus, name=NAME, contracts=load_contracts(), patience=patience)
+        bus = await Bus.connect(
+            settings.shared.bus, name=NAME, contracts=load_contracts(), rules=rules_digest(), patience=patience
+        )
         stack.push_async_callback(bus.close)
         warehouse = await Warehouse.connect(settings.shared)
         stack.push_async_callback(warehouse.close)

@@ -1,7 +1,7 @@
 """Composition root of the collector.
 
 RL_TRAJECTORIES ┐                   handlers.Collector ─┬─ Facts ── ClickHouse: facts
-RL_STARTS       │   one consumer          │             └─ Ledger ─ ClickHouse: ledger
+RL_STARTS       │   one consumer          │             └─ Ledger ─ ClickHouse: ledger   (screening.Screen before)
 RL_TURNS        ├── per stream ───────────┘   └─ TrajectoryEnd -> Trajectory (published by the loop)
 RL_SPANS        │
 RL_REWARDS      │
@@ -27,6 +27,7 @@ from ratchet.bus.contracts import Contracts
 from ratchet.bus.registry import Bounds, ConsumerSpec
 from ratchet.core.contract import MESSAGES, Trajectory, TrajectoryEnd, Turn
 from ratchet.core.rules.recent_share import COLLECTION
+from ratchet.core.rules.redaction import rules_digest
 from ratchet.core.service.alerts import Alerts, held_alerts
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.runtime import App, Component, Periodic
@@ -49,6 +50,7 @@ from ratchet.trajectory_collector.nats_readers import NatsReaders
 from ratchet.trajectory_collector.nats_streams import Streams
 from ratchet.trajectory_collector.restore import Restorer
 from ratchet.trajectory_collector.rows import TABLES
+from ratchet.trajectory_collector.screening import Screen
 from ratchet.trajectory_collector.settings import Settings, Tuning
 from ratchet.trajectory_collector.silence import Silence
 from ratchet.trajectory_collector.traces.assembler import STREAM, TraceAssembler
@@ -66,7 +68,7 @@ async def build(
     settings: Settings, now: Callable[[], datetime] = utc_now, tuning: Tuning = TUNING
 ) -> AsyncIterator[App]:
     """Connect, and assemble one consumer per stream, the audit and the search for idle trajectories."""
-    bus = await Bus.connect(settings.shared.bus, name=NAME, contracts=load_contracts(), now=now)
+    bus = await Bus.connect(settings.shared.bus, name=NAME, contracts=load_contracts(), now=now, rules=rules_digest())
     warehouse = await Warehouse.connect(settings.shared)
     try:
         yield assembled(settings, bus, warehouse, now, tuning)
@@ -90,7 +92,10 @@ def assembled(
     inference = Inference(
         {role: frozenset(tools) for role, tools in settings.final_tools.items()}, settings.failure_by_error
     )
-    collector = partial(Collector, facts, ledger, generations, now=now, publish=bus.publish, inference=inference)
+    screen = Screen(bus.contracts, rules_digest(), settings.refuse_unredacted)
+    collector = partial(
+        Collector, facts, ledger, generations, now=now, publish=bus.publish, screen=screen, inference=inference
+    )
     patience = timedelta(seconds=tuning.assembly_patience_s)
     collectors = {stream: collector(durable, patience=patience) for stream, durable in durables.items()}
     restorer = Restorer(bus, collectors, max(spec.batch for spec in specs.values()), tuning.restore_per_tick)

@@ -36,6 +36,7 @@ from ratchet.trajectory_collector.domain import (
 from ratchet.trajectory_collector.generations import Generations
 from ratchet.trajectory_collector.ledger import DEAD, DUPLICATE, STORED, Account, Entry, ranges
 from ratchet.trajectory_collector.rows import TABLES, Event, Table, row_of
+from ratchet.trajectory_collector.screening import Screen
 
 log = structlog.get_logger()
 
@@ -58,6 +59,8 @@ class Collector:
     """How long the end of a trajectory waits for its turns, counted from the first query that ClickHouse answered."""
     publish: Callable[[Message], Awaitable[None]]
     """`Bus.publish`, for announcements."""
+    screen: Screen
+    """Takes secrets out of what no client or gateway has redacted."""
     inference: Inference
     """What an outcome is inferred from, where none is reported."""
     _waiting_since: dict[int, datetime] = field(default_factory=dict[int, datetime])
@@ -65,7 +68,8 @@ class Collector:
 
     def handler(self, topic: str) -> BatchHandler:
         """The handler of a topic's messages."""
-        return self.end if topic == TrajectoryEnd.TOPIC else partial(self.store, TABLES[topic])
+        handler = self.end if topic == TrajectoryEnd.TOPIC else partial(self.store, TABLES[topic])
+        return self.screen.before(handler)
 
     async def store(self, table: Table, batch: Batch, *, again: bool = False) -> Sequence[Outcome]:
         """Insert the new messages, write the ledger, announce the batch.
@@ -184,7 +188,8 @@ class Collector:
         outcomes: list[Outcome] = []
         for topic, table in TABLES.items():
             part = [received for received in batch if topic == received.message.TOPIC]
-            outcomes += await self.store(table, part, again=True) if part else []
+            if part:
+                outcomes += await self.screen.handle(part, partial(self.store, table, again=True))
         return [event for outcome in outcomes if isinstance(outcome, Done) for event in outcome.events]
 
     async def dead(self, stream: str, sequences: Sequence[int]) -> None:

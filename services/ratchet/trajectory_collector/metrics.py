@@ -36,6 +36,11 @@ RESTORED = Counter("ratchet_restored_messages_total", "Settled messages read aga
 REWOUND = Counter("ratchet_stream_rewound_total", "Times that a stream was made anew, or an older copy.", ["stream"])
 FILL = Gauge("ratchet_stream_fill_ratio", "Share of its bound that a stream has used, 0..1.", ["stream"])
 DROPPED = Counter("ratchet_dead_letters_dropped_total", "Dead letters that a full stream dropped before their time.")
+UNREDACTED = Counter(
+    "ratchet_unredacted_messages_total",
+    "Messages that did not say that they were redacted (`none`), or by other rules than those of the collector.",
+    ["topic", "reason"],
+)
 TRIMMED = Counter("ratchet_stream_trimmed_total", "Messages trimmed from a stream.", ["stream"])
 
 MAIN, OTHER = "main", "other"

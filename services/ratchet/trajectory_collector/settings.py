@@ -31,6 +31,9 @@ class Settings(ServiceSettings):
     failure_by_error: bool = True
     """A run without a reported outcome whose last call failed is a failure, until an agent reports one; not where no
     server took that call."""
+    refuse_unredacted: bool = False
+    """Whether a message of people's and agents' words that no client, gateway or service of Ratchet has redacted is a
+    dead letter; else the collector redacts it, and stores it."""
     facts_ttl_days: int = Field(default=1095, ge=0)
     """Rows of the fact tables are removed this long after they were stored; 0 keeps them for ever."""
 

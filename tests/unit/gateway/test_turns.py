@@ -14,7 +14,7 @@ from ratchet.core.contract import JsonObject, PolicyClaim, named_id
 from ratchet.core.contract.traces import read_traceparent, span_id_of
 from ratchet.core.contract.turn import EngineInfo, Sampling, Usage
 from ratchet.core.rules.chat.links import prefix_digests
-from ratchet.core.rules.recorded import ids_digest
+from ratchet.core.rules.recorded import ids_digest, without_tokens
 from ratchet.core.service.asgi import Request
 from ratchet.core.service.contracts import load_contracts
 from ratchet.dialects.answers import Answer
@@ -27,7 +27,6 @@ from ratchet.gateway.domain.turns import (
     trainable_of,
     turn_of,
     without_ids,
-    without_tokens,
 )
 from tests.support.messages import AT
 

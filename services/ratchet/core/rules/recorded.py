@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
 
 from ratchet.bus.message import JsonObject
 from ratchet.core.contract.trajectory import Trajectory
-from ratchet.core.contract.turn import Applied, Turn
+from ratchet.core.contract.turn import Applied, Trainable, Turn
 from ratchet.core.rules.chat import ChatError, chat_messages, chat_of_turns, conversation_of, readable
 from ratchet.core.rules.chat.conversations import Segment
 
@@ -117,3 +119,16 @@ def ids_digest(ids: Sequence[int]) -> str:
     if sys.byteorder == "big":
         words.byteswap()
     return hashlib.sha256(words.tobytes()).hexdigest()
+
+
+def without_tokens(turn: Turn, reason: str, redactions: Mapping[str, int] | None = None) -> Turn:
+    """A turn that no learner may use: the token ids of a redacted text would decode to the secret."""
+    return msgspec.structs.replace(
+        turn,
+        prompt_token_ids=None,
+        output_token_ids=None,
+        behavior_logprobs=None,
+        logprob_mode=None,
+        trainable=Trainable(ok=False, reason=reason),
+        redactions=dict(redactions) if redactions else None,
+    )

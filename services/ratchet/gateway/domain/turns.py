@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import takewhile
@@ -200,19 +200,6 @@ def bare_turn(header: TurnHeader, digest: str, reason: str, latency_ms: float | 
         key_id=header.key_id,
         trace=header.trace and msgspec.structs.replace(header.trace, baggage=None),
         latency_ms=latency_ms,
-    )
-
-
-def without_tokens(turn: Turn, reason: str, redactions: Mapping[str, int] | None = None) -> Turn:
-    """A turn that no learner may use: the token ids of a redacted text would decode to the secret."""
-    return msgspec.structs.replace(
-        turn,
-        prompt_token_ids=None,
-        output_token_ids=None,
-        behavior_logprobs=None,
-        logprob_mode=None,
-        trainable=Trainable(ok=False, reason=reason),
-        redactions=dict(redactions) if redactions else None,
     )
 
 
