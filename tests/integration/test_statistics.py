@@ -14,7 +14,7 @@ from ratchet.core.contract.reward import RewardComponent, RewardFunction, Reward
 from ratchet.core.contract.trajectory import TaskContext, TrajectoryMetadata
 from ratchet.core.contract.turn import Provider, Usage
 from ratchet.core.service.settings import SharedSettings
-from ratchet.core.stores.statistics import DIMENSIONS, GROUPS, StatisticsQuery, statistics
+from ratchet.core.stores.statistics import DIMENSIONS, GROUPS, NAME, StatisticsQuery, statistics
 from ratchet.core.stores.warehouse import Warehouse
 from tests.support.console_data import console, store as store_rows
 from tests.support.messages import trajectory, turn
@@ -219,6 +219,12 @@ async def test_further_groups_are_one_sum_and_counted(warehouse: Warehouse) -> N
     assert out.other is not None
     assert (out.other.trajectories, out.total.trajectories) == (3, GROUPS + 5)
     assert [point.trajectories for point in out.other.points] == [3]
+
+
+async def test_names_that_go_on_for_ever_are_cut(warehouse: Warehouse) -> None:
+    await store(warehouse, ended("long", agent_id="é" * 100_000), ended("longer", agent_id="é" * 100_001))
+    (group,) = (await asked(warehouse, "agent")).groups
+    assert (group.names, group.trajectories) == (["é" * NAME], 2)
 
 
 async def test_days_and_weeks_begin_where_people_begin_them(warehouse: Warehouse) -> None:

@@ -37,6 +37,8 @@ AUTO_BUCKETS = 100
 """The narrowest width that makes no more than so many is taken where none is asked for."""
 GROUPS = 50
 """Groups at most: what a person reads."""
+NAME = 200
+"""Characters of a name: agents and telemetry may send a megabyte."""
 LATE = timedelta(days=1)
 """A trajectory that was reported again may stand so far from where its first report put it."""
 LONGEST_S = 9
@@ -282,7 +284,7 @@ class _Selection:
 
 def _names(asked: StatisticsQuery, table: Literal[0, 1]) -> _Selection:
     """`table`: 0 for trajectories, 1 for calls."""
-    grouped = ", ".join(f"toString({DIMENSIONS[name][table]})" for name in asked.by)
+    grouped = ", ".join(f"leftUTF8(toString({DIMENSIONS[name][table]}), {NAME})" for name in asked.by)
     conditions = [f" AND {_FILTERED[name][table]} = {{only_{name}:String}}" for name in asked.only]
     if not asked.evaluation and "arm" not in asked.only:
         conditions.append(f" AND {DIMENSIONS['arm'][table]} != '{PINNED}'")
