@@ -313,9 +313,10 @@ def show_one(rollout: RolloutOut) -> None:
         show_complaints(rollout.complaints)
     show_subjects(rollout.subjects)
     if rollout.queue:
-        next_one, *older = rollout.queue
+        candidate, *older = rollout.queue
+        ends = "the queue goes on" if rollout.parked else "this rollout ends"
         superseded = f", and then supersedes {', '.join(older)}" if older else ""
-        console.print(f"next: {next_one} waits until this rollout ends{superseded}", markup=False)
+        console.print(f"next: {candidate} waits until {ends}{superseded}", markup=False)
     if rollout.parked:
         console.print(f"the queue is parked: `ratchet rollout resume {rollout.role}` lets it go on", markup=False)
     print_section(("gate", "outcome", "reason"), [(gate.gate, gate.outcome, gate.reason) for gate in rollout.gates])

@@ -74,9 +74,10 @@ def test_only_a_rollout_with_traffic_has_a_stage_and_a_weight(capsys: pytest.Cap
     assert sales.split() == ["sales", "canary", "support@3-3c1a3c1a", "-", "2", "0.5", "1", "none"]
 
 
-def test_a_rollout_names_the_candidates_that_wait(capsys: pytest.CaptureFixture[str]) -> None:
-    show_one(rollout(queue=["support@6-66666666", "support@5-55555555"]))
-    shown = "next: support@6-66666666 waits until this rollout ends, and then supersedes support@5-55555555\n"
+@pytest.mark.parametrize(("parked", "ends"), [(False, "this rollout ends"), (True, "the queue goes on")])
+def test_a_rollout_names_the_candidates_that_wait(capsys: pytest.CaptureFixture[str], parked: bool, ends: str) -> None:
+    show_one(rollout(queue=["support@6-66666666", "support@5-55555555"], parked=parked))
+    shown = f"next: support@6-66666666 waits until {ends}, and then supersedes support@5-55555555\n"
     assert shown in capsys.readouterr().out
 
 
