@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
@@ -13,7 +15,7 @@ from ratchet.cli.interfaces import Interface
 from ratchet.core.service.settings import SharedSettings
 from tests.support.canary_stage import stage
 from tests.support.consoles import consoling
-from tests.support.coordinator import coordinating
+from tests.support.coordinator import Workshop, coordinating
 from tests.support.engine_process import publish, running_engine
 from tests.support.gateway_scene import scene
 from tests.support.http_fuzz import fuzzed, fuzzed_live, unreached
@@ -25,18 +27,27 @@ ENDLESS = frozenset({"GET /v1/events"})
 """A stream ends with its listener: it has tests of its own."""
 
 
+@asynccontextmanager
+async def coordinator(shared: SharedSettings) -> AsyncIterator[Workshop]:
+    """A coordinator that answers."""
+    prepared_objects(shared)
+    async with (
+        prepared_warehouse(shared),
+        connected(shared) as bus,
+        coordinating(shared, bus) as here,
+    ):
+        await eventually(lambda: _answers(here.api))
+        yield here
+
+
 async def test_gateway_and_the_routes_that_it_forwards(
     shared_settings: SharedSettings, nats: Broker, tmp_path: Path
 ) -> None:
-    prepared_objects(shared_settings)
     async with (
-        prepared_warehouse(shared_settings),
-        connected(shared_settings) as bus,
-        coordinating(shared_settings, bus) as there,
+        coordinator(shared_settings) as there,
+        scene(nats, tmp_path, coordinator_url=str(there.api.base_url)) as here,
     ):
-        await eventually(lambda: _answers(there.api))
-        async with scene(nats, tmp_path, coordinator_url=str(there.api.base_url)) as here:
-            statuses = await fuzzed(Interface.GATEWAY, here.url)
+        statuses = await fuzzed(Interface.GATEWAY, here.url)
     assert {*unreached(statuses)} <= {"GET /v1/bundle"}  # no role has a bundle here
     assert len(statuses) >= 10
 
@@ -49,13 +60,7 @@ async def test_deployer(nats: Broker, s3: RunningServer, tmp_path: Path) -> None
 
 
 async def test_coordinator(shared_settings: SharedSettings) -> None:
-    prepared_objects(shared_settings)
-    async with (
-        prepared_warehouse(shared_settings),
-        connected(shared_settings) as bus,
-        coordinating(shared_settings, bus) as here,
-    ):
-        await eventually(lambda: _answers(here.api))
+    async with coordinator(shared_settings) as here:
         statuses = await fuzzed_live(str(here.api.base_url))
     assert unreached(statuses) == []
     assert len(statuses) >= 8
@@ -70,15 +75,11 @@ async def test_engine(shared_settings: SharedSettings, tmp_path: Path) -> None:
 
 
 async def test_console(shared_settings: SharedSettings) -> None:
-    prepared_objects(shared_settings)
     async with (
-        prepared_warehouse(shared_settings),
-        connected(shared_settings) as bus,
-        coordinating(shared_settings, bus) as there,
+        coordinator(shared_settings) as there,
+        consoling(shared_settings, coordinator_url=str(there.api.base_url)) as here,
     ):
-        await eventually(lambda: _answers(there.api))
-        async with consoling(shared_settings, coordinator_url=str(there.api.base_url)) as here:
-            statuses = await fuzzed(Interface.CONSOLE, str(here.base_url).rstrip("/"), apart_from=ENDLESS)
+        statuses = await fuzzed(Interface.CONSOLE, str(here.base_url).rstrip("/"), apart_from=ENDLESS)
     assert unreached(statuses) == []
     assert len(statuses) >= 15
 

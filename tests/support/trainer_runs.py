@@ -12,8 +12,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from ratchet.core.contract.snapshot import TrajectoryRow
 from ratchet.core.contract.training import Checkpointing, Dataset, Hyperparameters, TrainingConfig
 from ratchet.trainer_worker.job import JobSpec
-from ratchet.trainer_worker.training.algorithms.base import TrainStep
+from ratchet.trainer_worker.training.algorithms import load_train
+from ratchet.trainer_worker.training.algorithms.base import Outcome, TrainStep
 from ratchet.trainer_worker.training.checkpoints import Checkpoint, CheckpointStore
+from ratchet.trainer_worker.training.policy import TrainedPolicy, load_policy
 from tests.support.snapshot_rows import call, label_row, pair_row, trajectory_row, write_rows
 
 JOB_ID = "6a3f0c1e-0000-4000-8000-000000000001"
@@ -33,6 +35,7 @@ class RecordingRun:
         asks: int | None = None,
     ) -> None:
         """`asks`: how often it may be asked whether to stop before it says so."""
+        self.algorithm = algorithm
         self.resume = resume
         self.steps: list[TrainStep] = []
         self.samples = 0
@@ -70,6 +73,16 @@ class RecordingRun:
 
     def newest(self) -> Checkpoint:
         return self.store.all()[-1]
+
+
+def trained(
+    run: RecordingRun, base: str, rows: Sequence[Any], hyper: Hyperparameters, **job: Any
+) -> tuple[TrainedPolicy, Outcome]:
+    """What the algorithm of `run` makes of a base and rows."""
+    spec = job_spec(run.algorithm, base=base, hyper=hyper, **job)
+    torch.manual_seed(hyper.seed or 0)
+    policy = load_policy(spec)
+    return policy, load_train(run.algorithm)(spec, policy, rows, run)
 
 
 def job_spec(algorithm: str, base: str = "", dataset: str = "", **changes: Any) -> JobSpec:

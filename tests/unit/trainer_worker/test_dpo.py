@@ -14,41 +14,18 @@ from ratchet.core.contract.snapshot import PairRow
 from ratchet.core.contract.training import Hyperparameters, Lora
 from ratchet.trainer_worker.errors import DataUnusable, StopRequested
 from ratchet.trainer_worker.training.algorithms import load_train
-from ratchet.trainer_worker.training.algorithms.base import Outcome
 from ratchet.trainer_worker.training.algorithms.dpo import Preference
 from ratchet.trainer_worker.training.chats import ChatRows
 from ratchet.trainer_worker.training.checkpoints import open_checkpoint
-from ratchet.trainer_worker.training.child_run import read_snapshot
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
 from ratchet.trainer_worker.training.learner.pairs import pair_rows
 from ratchet.trainer_worker.training.learner.preferences import score_all
 from ratchet.trainer_worker.training.policy import TrainedPolicy, load_policy, save_policy
 from tests.support.snapshot_rows import pair_row
-from tests.support.tiny_models import chat_texts, write_tiny_model
-from tests.support.toy_preferences import parrot_chats, parrot_pairs
-from tests.support.trainer_runs import JOB_ID, RecordingRun, job_spec, write_pairs
+from tests.support.trainer_runs import JOB_ID, RecordingRun, job_spec, trained
 
 HYPER = Hyperparameters(learning_rate=5e-3, batch_size=8, max_steps=6, full_finetune=True, seed=3, beta=0.5)
 LORA = Hyperparameters(learning_rate=1e-2, batch_size=8, max_steps=4, lora=Lora(r=4, alpha=8), seed=3)
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_model(tmp_path_factory.mktemp("base"), chat_texts(parrot_chats()), vocabulary=330))
-
-
-@pytest.fixture(scope="module")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> list[PairRow]:
-    return read_snapshot(write_pairs(tmp_path_factory.mktemp("pairs") / "pairs.parquet", parrot_pairs()), PairRow)
-
-
-def trained(
-    run: RecordingRun, base: str, pairs: list[PairRow], hyper: Hyperparameters, **job: Any
-) -> tuple[TrainedPolicy, Outcome]:
-    spec = job_spec("dpo", base=base, hyper=hyper, **job)
-    torch.manual_seed(hyper.seed or 0)
-    policy = load_policy(spec)
-    return policy, load_train("dpo")(spec, policy, pairs, run)
 
 
 def test_preferences_are_learnt_and_hold_on_prompts_that_were_held_out(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,37 +12,20 @@ from msgspec.structs import replace as changed
 from ratchet.core.contract.snapshot import LabelRow
 from ratchet.core.contract.training import Hyperparameters
 from ratchet.trainer_worker.errors import DataUnusable, StopRequested
-from ratchet.trainer_worker.training.algorithms import load_train
-from ratchet.trainer_worker.training.algorithms.base import Outcome
 from ratchet.trainer_worker.training.algorithms.kto import labelled_rows, shuffled
 from ratchet.trainer_worker.training.chats import ChatRows
 from ratchet.trainer_worker.training.checkpoints import open_checkpoint
 from ratchet.trainer_worker.training.child_run import read_snapshot
-from ratchet.trainer_worker.training.policy import TrainedPolicy, load_policy
-from tests.support.tiny_models import chat_texts, write_tiny_model
-from tests.support.toy_preferences import parrot_chats, parrot_labels
-from tests.support.trainer_runs import JOB_ID, RecordingRun, job_spec, write_labels
+from ratchet.trainer_worker.training.policy import load_policy
+from tests.support.toy_preferences import parrot_labels
+from tests.support.trainer_runs import JOB_ID, RecordingRun, job_spec, trained, write_labels
 
 HYPER = Hyperparameters(learning_rate=5e-3, batch_size=16, max_steps=4, full_finetune=True, seed=3, beta=0.5)
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_model(tmp_path_factory.mktemp("base"), chat_texts(parrot_chats()), vocabulary=330))
-
-
-@pytest.fixture(scope="module")
 def labels(tmp_path_factory: pytest.TempPathFactory) -> list[LabelRow]:
     return read_snapshot(write_labels(tmp_path_factory.mktemp("labels") / "labels.parquet", parrot_labels()), LabelRow)
-
-
-def trained(
-    run: RecordingRun, base: str, labels: list[LabelRow], hyper: Hyperparameters, **job: Any
-) -> tuple[TrainedPolicy, Outcome]:
-    spec = job_spec("kto", base=base, hyper=hyper, **job)
-    torch.manual_seed(hyper.seed or 0)
-    policy = load_policy(spec)
-    return policy, load_train("kto")(spec, policy, labels, run)
 
 
 def test_liked_answers_are_rewarded_and_disliked_ones_are_not(

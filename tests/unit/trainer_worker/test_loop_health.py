@@ -23,7 +23,6 @@ from ratchet.trainer_worker.training.learner.health import asked_limits
 from ratchet.trainer_worker.training.learner.watch import LoopLimits, Watch
 from ratchet.trainer_worker.training.policy import TrainedPolicy, load_policy
 from tests.support.snapshot_rows import label_row, pair_row, trajectory_row
-from tests.support.tiny_models import chat_texts, write_tiny_model
 from tests.support.toy_preferences import parrot_chats, parrot_labels, parrot_pairs
 from tests.support.trainer_runs import JOB_ID, RecordingRun, job_spec, write_pairs
 
@@ -32,11 +31,6 @@ TOO_FAST = replace(HYPER, max_steps=30, learning_rate=30.0, warmup_steps=10, max
 """The first steps of the warm-up learn something, and its later ones destroy it, with any seed."""
 APART = 12
 """Pairs at the end that are held out."""
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_model(tmp_path_factory.mktemp("base"), chat_texts(parrot_chats()), vocabulary=330))
 
 
 def examples_of(algorithm: str) -> list[Any]:

@@ -20,10 +20,8 @@ from ratchet.core.contract.training import Hyperparameters, Lora
 from ratchet.core.errors import Rejected
 from ratchet.trainer_worker.errors import StopRequested
 from ratchet.trainer_worker.training.algorithms import load_train
-from ratchet.trainer_worker.training.algorithms.base import Outcome
 from ratchet.trainer_worker.training.chats import ChatRows
 from ratchet.trainer_worker.training.checkpoints import open_checkpoint
-from ratchet.trainer_worker.training.child_run import read_snapshot
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
 from ratchet.trainer_worker.training.learner.pairs import pair_rows
 from ratchet.trainer_worker.training.learner.ranking import auc, auc_interval
@@ -36,31 +34,11 @@ from ratchet.trainer_worker.training.learner.rewards import (
 )
 from ratchet.trainer_worker.training.policy import TrainedPolicy, load_policy, save_policy
 from tests.support.snapshot_rows import pair_row
-from tests.support.tiny_models import chat_texts, write_family, write_tiny_model
-from tests.support.toy_preferences import parrot_chats, parrot_pairs
-from tests.support.trainer_runs import JOB_ID, RecordingRun, job_spec, write_pairs
+from tests.support.tiny_models import write_family
+from tests.support.trainer_runs import JOB_ID, RecordingRun, job_spec, trained
 
 HYPER = Hyperparameters(learning_rate=3e-3, batch_size=8, max_steps=6, full_finetune=True, seed=3)
 LORA = replace(HYPER, learning_rate=1e-2, full_finetune=False, lora=Lora(r=4, alpha=8))
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_model(tmp_path_factory.mktemp("base"), chat_texts(parrot_chats()), vocabulary=330))
-
-
-@pytest.fixture(scope="module")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> list[PairRow]:
-    return read_snapshot(write_pairs(tmp_path_factory.mktemp("pairs") / "pairs.parquet", parrot_pairs()), PairRow)
-
-
-def trained(
-    run: RecordingRun, base: str, pairs: list[PairRow], hyper: Hyperparameters, **job: Any
-) -> tuple[TrainedPolicy, Outcome]:
-    spec = job_spec(REWARD_MODEL, base=base, hyper=hyper, **job)
-    torch.manual_seed(hyper.seed or 0)
-    policy = load_policy(spec)
-    return policy, load_train(REWARD_MODEL)(spec, policy, pairs, run)
 
 
 def test_what_is_preferred_is_rewarded_more_also_where_it_was_held_out(
