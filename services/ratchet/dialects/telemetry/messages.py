@@ -121,8 +121,8 @@ def _with_ids(chat: Sequence[JsonObject], place: int) -> JsonObject:
     calls = objects_of(message.get("tool_calls")) if message.get("role") == "assistant" else []
     while calls and end < len(chat) and chat[end].get("role") == "tool":
         end += 1
-    named = [result.get("tool_call_id") for result in chat[place + 1 : end]]
-    if not calls or len(named) != len(calls) or any(call.get("id") in named for call in calls):
+    named = [str(result.get("tool_call_id") or "") for result in chat[place + 1 : end]]
+    if not calls or len(named) != len(calls) or {str(call.get("id")) for call in calls} & {*named}:
         return message
     return {**message, "tool_calls": [{**call, "id": name} for call, name in zip(calls, named, strict=True)]}
 
