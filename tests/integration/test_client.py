@@ -340,6 +340,7 @@ async def test_client_that_never_reached_a_broker_names_the_folder_of_its_spool(
     (line,) = [line for line in ended.stderr.splitlines() if "never reached a broker" in line]
     assert settings.shared.nats_url in line
     assert str(settings.shared.data_dir / "client-spool") in line
+    assert "RATCHET_NATS_URL names the broker" in line
 
 
 async def test_importing_ratchet_is_cheap_and_the_client_needs_no_torch(settings: ClientSettings) -> None:

@@ -265,6 +265,7 @@ class AsyncClient:
                 pending=self.stats.pending,
                 overflowed=self.stats.overflowed,
                 spool=str(self._spool.directory) if self._spool.directory else "none: nothing could be kept",
+                cure="RATCHET_NATS_URL names the broker (`ratchet env`); the next client here publishes the rest",
             )
         self._spool.close()
         self._closed = True
