@@ -18,7 +18,7 @@ from ratchet.core.errors import Rejected, Unavailable
 from ratchet.core.service.asgi import Request, Response
 from ratchet.dialects.telemetry.otlp import PROTOBUF
 from ratchet.extras.span_exporter.domain import call_span
-from ratchet.extras.span_exporter.otlp_client import ANSWER_BYTES, OtlpClient
+from ratchet.extras.span_exporter.otlp_client import ANSWER_BYTES, TIMEOUT_S, OtlpClient
 from tests.support.messages import turn
 from tests.support.running import listening
 from tests.support.span_exports import delivered
@@ -55,16 +55,16 @@ def counted() -> tuple[float, float]:
 
 
 @pytest.mark.parametrize(
-    "answer",
+    ("answer", "timeout_s"),
     [
-        HEAD + b"transfer-encoding: chunked\r\n\r\n" + LARGE + LARGE,
-        HEAD + b"content-length: 9\r\n\r\nx",
-        HEAD + b"content-encoding: gzip\r\ncontent-length: 4\r\n\r\nzzzz",
-        HEAD + b"content-length: 4\r\n\r\n\xff\xff\xff\xff",
+        (HEAD + b"transfer-encoding: chunked\r\n\r\n" + LARGE + LARGE, TIMEOUT_S),
+        (HEAD + b"content-length: 9\r\n\r\nx", 2.0),
+        (HEAD + b"content-encoding: gzip\r\ncontent-length: 4\r\n\r\nzzzz", TIMEOUT_S),
+        (HEAD + b"content-length: 4\r\n\r\n\xff\xff\xff\xff", TIMEOUT_S),
     ],
     ids=["floods", "hangs", "packs", "is garbage"],
 )
-async def test_spans_are_taken_whatever_follows_the_status(answer: bytes) -> None:
+async def test_spans_are_taken_whatever_follows_the_status(answer: bytes, timeout_s: float) -> None:
     done = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -74,7 +74,7 @@ async def test_spans_are_taken_whatever_follows_the_status(answer: bytes) -> Non
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    client = OtlpClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", {}, timeout_s=0.5)
+    client = OtlpClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", {}, timeout_s)
     sent, _ = counted()
     await client.send(SPANS)
     assert (counted()[0], await client.check()) == (sent + 3, None)
