@@ -39,6 +39,7 @@ from ratchet.core.datasets.domain.sequences import unpacked
 from ratchet.core.datasets.domain.trl import TRAIN, Split, trl_records
 from ratchet.core.datasets.parquet import read_rows
 from ratchet.core.datasets.record_files import RECORD_FILES
+from ratchet.core.datasets.redacting import RedactionSummary, redacted_records
 from ratchet.core.datasets.s3_snapshots import Snapshots, decode_manifest
 from ratchet.core.errors import Conflict, MissingExtra, Rejected
 from ratchet.core.rules.algorithms import ALGORITHMS
@@ -215,6 +216,27 @@ def export(
         written = write_records(stored, trl, Split(eval_ratio, test_ratio, split_seed), output)
     text = ", ".join(f"{count} records in {file}" for file, count in written.items())
     print_answer({**document, "records": written}, as_json, text)
+
+
+@app.command()
+def redact(
+    source: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="Records, a JSON document a line.")],
+    target: Annotated[Path, typer.Argument(help="Where the copy goes; an existing file is replaced.")],
+    as_json: AsJson = False,
+) -> None:
+    """Copy a data set without secrets and personal data, and count what was taken out."""
+    if source.suffix != ".jsonl" or target.suffix != ".jsonl":
+        raise typer.BadParameter("both files must end in .jsonl: `ratchet dataset export -o NAME.jsonl` writes one")
+    if target.exists() and target.samefile(source):
+        raise typer.BadParameter("the copy needs a file of its own")
+    summary = RedactionSummary()
+    with source.open("rb") as lines, staged(target) as partial, partial.open("wb") as copy:
+        copy.writelines(redacted_records(lines, summary))
+    kinds = ", ".join(f"{kind} {times}" for kind, times in sorted(summary.redactions.items())) or "nothing"
+    text = f"{summary.records} records written to {target}, {summary.changed} of them changed; taken out: {kinds}"
+    if summary.left_out:
+        text += f"\n{summary.left_out} records left out: their token ids would decode to what was taken out"
+    print_answer(summary, as_json, text)
 
 
 def previewed(endpoints: Endpoints, body: Mapping[str, object]) -> PreviewOut:

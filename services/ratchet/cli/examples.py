@@ -90,6 +90,7 @@ _WORDS: Mapping[str, tuple[str, str]] = {
     ),
     "dataset explain": ("--role support --algorithm rloo", "latest --model ./model"),
     "dataset export": ("latest -o rows.jsonl", "latest -o pairs.jsonl --trl preference --eval-ratio 0.1"),
+    "dataset redact": ("rows.jsonl clean.jsonl", "calls.jsonl clean.jsonl --json"),
     "preferences derive": ("--role support --dry-run", "--role support"),
     "rewards recompute": ("--function standard@2", "--function standard@2 --role support --since 7d --no-ask-judges"),
     "rewards accept": ("standard@2", "standard@2 --json"),

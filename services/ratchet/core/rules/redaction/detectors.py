@@ -57,11 +57,13 @@ def chosen(names: Sequence[str]) -> Active:
     """These detectors. Raises `ConfigError` for a name that nothing has, or a detector that does not fit."""
     if unknown := [name for name in names if name not in DETECTORS]:
         raise ConfigError(f"there is no detector {', '.join(unknown)}; there are: {', '.join(DETECTORS)}")
-    return Active(tuple(names), tuple(_checked(name, DETECTORS[name]) for name in names))
+    return Active(tuple(names), tuple(checked(name, DETECTORS[name]) for name in names))
 
 
-def _checked(name: str, detector: Detector) -> Detector:
-    def checked(text: str) -> Sequence[Span]:
+def checked(name: str, detector: Detector) -> Detector:
+    """The detector, which raises `Rejected` for spans that are none."""
+
+    def search(text: str) -> Sequence[Span]:
         spans: list[Span] = []
         for given in cast("Sequence[Any]", detector(text)):  # `Any`: another package made it
             start, end, kind = given
@@ -70,7 +72,7 @@ def _checked(name: str, detector: Detector) -> Detector:
             spans.append((start, end, kind))
         return spans
 
-    return checked
+    return search
 
 
 @cache
