@@ -45,7 +45,7 @@ def document(service: str) -> Any:
     return DOCUMENTS[service]
 
 
-NO_DOCUMENTS = (["text/event-stream"], ["text/plain"])
+NO_DOCUMENTS = (["text/event-stream"], ["text/plain"], ["application/octet-stream"])
 """Bodies that no schema describes: their kinds of content."""
 
 

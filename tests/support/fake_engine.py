@@ -237,5 +237,5 @@ class FakeProvider:
 @asynccontextmanager
 async def providing(provider: FakeProvider) -> AsyncIterator[str]:
     """Serve it on a free port; yields its base url."""
-    async with listening(provider.find) as url:
+    async with listening(provider.find, 1 << 26) as url:
         yield f"{url}/v1"

@@ -23,6 +23,8 @@ from ratchet.core.contract.turn import EngineInfo
 from ratchet.core.rules.access import ANYONE
 from ratchet.core.service.asgi import Headers, Request
 from ratchet.core.service.contracts import load_contracts
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.message_bodies import StoredBodies
 from ratchet.gateway.answering import Answering
 from ratchet.gateway.call_router import CallRouter
 from ratchet.gateway.calls import CallOpener, RequestReader, new_id
@@ -173,6 +175,7 @@ async def alone(folder: Path, *, keep_alive_s: float = 60.0, streams_bytes: int 
         peer_sync=peer_sync,
         updates=notes,
         contracts=CONTRACTS,
+        bodies=StoredBodies(SharedSettings()),
         now=lambda: AT,
     )
     publishing = asyncio.create_task(outbox.run(partial(connect, broker)))

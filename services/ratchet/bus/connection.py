@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
@@ -21,9 +21,21 @@ from nats.js import errors as js_errors
 from nats.js.api import ConsumerConfig, DiscardPolicy, KeyValueConfig, RetentionPolicy, StorageType, StreamConfig
 from nats.protocol import command
 
+from ratchet.bus.bodies import KEPT_S, Bodies
 from ratchet.bus.clock import utc_now
 from ratchet.bus.contracts import Contracts, Reading
-from ratchet.bus.envelope import HEADER_ROOM, Headers, Record, Sealer, event_id_of, unseal
+from ratchet.bus.envelope import (
+    HEADER_ROOM,
+    MAX_BODY,
+    REFER_ABOVE,
+    REFERENCE,
+    Headers,
+    Record,
+    Sealer,
+    event_id_of,
+    reference_of,
+    unseal,
+)
 from ratchet.bus.message import Message, encode
 from ratchet.bus.publisher import Publisher, Sending
 from ratchet.bus.pull_consumer import PullConsumer, ask
@@ -33,7 +45,15 @@ from ratchet.bus.registry import Stream
 from ratchet.bus.settings import BusSettings, without_user
 from ratchet.bus.tasks import end
 from ratchet.bus.upkeep import LOOK_S, Upkeep
-from ratchet.core.errors import BusUnavailable, InvalidMessage, Rejected
+from ratchet.core.errors import (
+    BusUnavailable,
+    DigestMismatch,
+    InvalidMessage,
+    NotFound,
+    Rejected,
+    Unavailable,
+    UnknownSubject,
+)
 
 log = structlog.get_logger()
 
@@ -157,6 +177,9 @@ class Bus:
         self.name = name
         """Of the program."""
         self._sealer = Sealer(contracts, name, now, rules)
+        self.bodies: Bodies | None = None
+        """Keeps what is too large for the broker: set it before the first message. Without it large messages are
+        refused, and those that refer to a body wait."""
         self.replicas = replicas
         self.opened: set[str] = set()
         """Consumers and projections that were opened, by their names in the registry."""
@@ -254,6 +277,11 @@ class Bus:
         """Whether there is a connection now."""
         return self.nc.is_connected
 
+    @property
+    def largest(self) -> int:
+        """Bytes of the largest message that it takes, where its stream keeps none for long."""
+        return self.nc.max_payload if self.bodies is None else MAX_BODY
+
     async def check(self) -> str | None:
         """Readiness: None while connected to a broker that has what this bus was asked for, and takes what it
         publishes; else the reason."""
@@ -314,17 +342,62 @@ class Bus:
 
     async def publish_all(self, messages: Sequence[Message], *, cause: Causing | None = None) -> None:
         """Store several messages; returns when all are stored. None is sent when one of them is invalid."""
-        records = [self.seal(message, cause) for message in messages]
+        sealed = [self.seal(message, cause) for message in messages]
+        records = [await self.refer(record) for record in sealed]
         results = await asyncio.gather(*map(self._enqueue, records), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
                 raise result
 
+    async def refer(self, record: Record) -> Record:
+        """The record as the broker is to take it: a large body is kept elsewhere by now, and referred to.
+
+        It stays as it is where it is not large, where nothing keeps bodies, and where what does is away or refuses it
+        while the broker takes it. Raises `Unavailable` or `Rejected` for one that neither takes.
+        """
+        if not self._is_referred(record):
+            return record
+        assert self.bodies is not None  # noqa: S101 - see above
+        referring, reference = record.referring()
+        try:
+            await self.bodies.put(self._place_of(record.subject), reference.sha256, record.body)
+        except (Unavailable, Rejected) as error:
+            if too_large(record, self.nc.max_payload):
+                raise
+            log.warning("the broker takes a large body itself", bytes=reference.size, reason=str(error))
+            return record
+        return referring
+
+    def _is_referred(self, record: Record) -> bool:
+        if self.bodies is None or len(record.body) <= REFER_ABOVE:
+            return False
+        age_s = self.contracts.streams[self.contracts.topic_of(record.subject).stream].max_age_s
+        return age_s is not None and age_s <= KEPT_S
+
+    def _place_of(self, subject: str) -> str:
+        return subject.removeprefix(self.contracts.topic_of(subject).name).removeprefix(".")
+
+    async def fetch_body(self, message: Msg) -> None:
+        """Give a delivery the body that it refers to. Where none is kept that fits, `read` refuses the message.
+
+        Raises `Unavailable` while it cannot be known.
+        """
+        reference = reference_of(message.headers)
+        if reference is None or message.headers is None:
+            return
+        if self.bodies is None:
+            raise Unavailable(f"{self.name} reads no store of bodies, and {message.subject} refers to one")
+        with suppress(NotFound, DigestMismatch, Rejected, UnknownSubject):
+            body = await self.bodies.get(self._place_of(message.subject), reference.sha256)
+            message.data = body
+            message.headers = {name: value for name, value in message.headers.items() if name != REFERENCE}
+
     async def publish_record(self, record: Record) -> None:
         """Store a message that was sealed before (a spooled one); returns when the stream has it.
 
-        Raises `BusUnavailable`, or `Rejected`: also for one that is larger than the broker takes.
+        Raises `Unavailable`, or `Rejected`: also for one that is larger than the broker takes.
         """
+        record = await self.refer(record)
         if reason := too_large(record, self.nc.max_payload):
             raise Rejected(reason)
         await self._enqueue(record)
@@ -332,7 +405,7 @@ class Bus:
     def seal(self, message: Message, cause: Causing | None = None) -> Record:
         """The record that `publish` would send. Raises `UnknownSubject` or `InvalidMessage`."""
         record = self._sealer.seal(message, cause)
-        if reason := too_large(record, self.nc.max_payload):
+        if not self._is_referred(record) and (reason := too_large(record, self.nc.max_payload)):
             raise InvalidMessage(reason)
         return record
 

@@ -30,7 +30,7 @@ from ratchet.bus.deadletter import (
     DeadLetter,
     with_message,
 )
-from ratchet.bus.envelope import MAX_ID, Headers, plain_size, unseal, wire_size
+from ratchet.bus.envelope import MAX_ID, REFERENCE, Headers, plain_size, unseal, wire_size
 from ratchet.bus.failures import causes_of, failure, frames, reason_of
 from ratchet.bus.halving import in_halves
 from ratchet.bus.message import Cause, Message
@@ -256,6 +256,8 @@ class Consumer:
             readable: list[Delivery] = []
             unreadable: list[tuple[Msg, Dead]] = []
             async for message in with_pauses(batch):
+                if REFERENCE in (message.headers or ()) and not await self._fetch_body(message):
+                    continue
                 received = self._read(message)
                 if isinstance(received, Dead):
                     unreadable.append((message, received))
@@ -269,6 +271,16 @@ class Consumer:
         finally:
             self._at_hand = ()
         HANDLING.labels(self._spec.name).observe(time.perf_counter() - started)
+
+    async def _fetch_body(self, message: Msg) -> bool:
+        """Whether it is known by now what body a message refers to; else it is delivered again."""
+        try:
+            await self._bus.fetch_body(message)
+        except Unavailable as error:
+            self._away = True
+            await self._not_settled([message], error)
+            return False
+        return True
 
     def _read(self, message: Msg) -> Received[Message] | Dead:
         try:

@@ -5,9 +5,12 @@ Source: CloudEvents NATS protocol binding 1.0, section 3.1.
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 import msgspec
 import zstandard
@@ -22,6 +25,12 @@ COMPRESS_ABOVE = 16_384
 """Bodies larger than this many bytes travel as zstd."""
 MAX_BODY = 64 * 1024 * 1024
 """Refuse to unpack more than this many bytes: a small message can hold a huge body."""
+
+REFERENCE = "ratchet-body"
+"""Header of a message without a body, which a store of bodies keeps: its SHA-256, and its bytes as on the wire."""
+REFER_ABOVE = 512 * 1024
+"""A broker holds larger bodies in memory several times over while it stores and sends them."""
+_REFERENCE = re.compile(r"([0-9a-f]{64}) ([1-9][0-9]{0,8})")
 
 MAX_ID = 256
 """Characters of an event id that comes in a header: ids are keys in tables, and hundreds of them go into one query."""
@@ -38,6 +47,14 @@ HEADER_ROOM = 256
 Headers = dict[str, str]
 
 
+class Reference(NamedTuple):
+    """The body that a message refers to."""
+
+    sha256: str
+    size: int
+    """Bytes, as on the wire: packed, where its headers say so."""
+
+
 class Record(msgspec.Struct, frozen=True, array_like=True):
     """One message as it goes to the broker."""
 
@@ -49,6 +66,12 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     def size(self) -> int:
         """Bytes of headers and body."""
         return wire_size(self.headers, self.body)
+
+    def referring(self) -> tuple[Record, Reference]:
+        """The same event, which refers to its body instead of holding it."""
+        reference = Reference(hashlib.sha256(self.body).hexdigest(), len(self.body))
+        headers = {**self.headers, REFERENCE: f"{reference.sha256} {reference.size}"}
+        return Record(self.subject, headers, b""), reference
 
     def with_message_id(self, message_id: str) -> Record:
         """The same event under another key of the broker's deduplication: it is stored once more."""
@@ -122,8 +145,16 @@ def enveloped(
     return headers, body
 
 
+def reference_of(headers: Mapping[str, str] | None) -> Reference | None:
+    """What a message refers to; None where it has a body of its own, or names none that could be."""
+    match = _REFERENCE.fullmatch((headers or {}).get(REFERENCE, ""))
+    return Reference(match[1], int(match[2])) if match else None
+
+
 def unseal(headers: Headers, body: bytes) -> bytes:
-    """The plain body. Raises `InvalidMessage` if it cannot be unpacked."""
+    """The plain body. Raises `InvalidMessage` if it cannot be unpacked, or lies elsewhere still."""
+    if REFERENCE in headers:
+        raise InvalidMessage(f"no body was kept that fits its {REFERENCE}: {headers[REFERENCE][:MAX_ID]}")
     encoding = headers.get("content-encoding")
     if encoding is None:
         return body
@@ -149,6 +180,8 @@ def wire_size(headers: Mapping[str, str] | None, body: bytes) -> int:
 
 def plain_size(headers: Mapping[str, str] | None, body: bytes) -> int:
     """Bytes that a body unpacks to, as far as that can be said without unpacking it: as much as it may, otherwise."""
+    if headers and REFERENCE in headers:
+        return MAX_BODY
     if not headers or headers.get("content-encoding") != "zstd":
         return len(body)
     try:

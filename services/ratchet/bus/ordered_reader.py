@@ -21,7 +21,7 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.envelope import SUMMARY
 from ratchet.bus.message import Value
 from ratchet.bus.pull_consumer import ConsumerState
-from ratchet.core.errors import BusUnavailable, InvalidMessage, NotFound
+from ratchet.core.errors import BusUnavailable, InvalidMessage, NotFound, Unavailable
 
 log = structlog.get_logger()
 
@@ -65,7 +65,9 @@ class OrderedReader:
             mem_storage=True,
             num_replicas=1,
         )
+        self._bus = bus
         self._stream = stream
+        self._has_bodies = not headers_only
         self._deliveries = bus.pull(stream, config, batch=BATCH, linger_s=linger_s)
         self.count = 0
         """Messages that were handed out."""
@@ -97,6 +99,8 @@ class OrderedReader:
         for message in batch:
             if message.metadata.sequence.consumer != self.count + 1:
                 raise BusUnavailable(f"cannot read {self._stream}: a message was lost on the way; read again")
+            if self._has_bodies:
+                await _fetch_body(self._bus, message)
             self.count += 1
             self.newest = message
         return batch
@@ -165,4 +169,14 @@ async def fetch(bus: Bus, message: Msg) -> Msg:
         raise NotFound(f"{place.stream} no longer holds {place.sequence.stream}") from error
     except (nats.errors.Error, TimeoutError) as error:
         raise BusUnavailable(f"{place.stream} does not hand out {place.sequence.stream}: {error!r}") from error
-    return Msg(bus.nc, message.subject, message.reply, stored.data or b"", stored.headers)
+    whole = Msg(bus.nc, message.subject, message.reply, stored.data or b"", stored.headers)
+    await _fetch_body(bus, whole)
+    return whole
+
+
+async def _fetch_body(bus: Bus, message: Msg) -> None:
+    """See `Bus.fetch_body`. Raises `BusUnavailable`: who reads in order begins again with this message."""
+    try:
+        await bus.fetch_body(message)
+    except Unavailable as error:
+        raise BusUnavailable(f"cannot read {message.subject}: {error}") from error

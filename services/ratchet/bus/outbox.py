@@ -273,7 +273,14 @@ class Outbox:
         if by_turn[True] and by_turn[False]:
             await self._publish(by_turn[True])
             batch = by_turn[False]
-        results = await asyncio.gather(*map(self._bus.publish_record, batch), return_exceptions=True)
+        results: list[object] = []
+        records: list[Record] = []
+        for record in batch:  # all of them before the first is sent: none overtakes one with a large body
+            try:
+                records.append(await self._bus.refer(record))
+            except Rejected as error:
+                results.append(error)
+        results += await asyncio.gather(*map(self._bus.publish_record, records), return_exceptions=True)
         refused = [result for result in results if isinstance(result, Rejected | ContractError)]
         for result in results:
             if isinstance(result, BaseException) and result not in refused:

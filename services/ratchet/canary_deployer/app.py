@@ -86,6 +86,7 @@ from ratchet.core.service.http_client import AsyncApiClient
 from ratchet.core.service.keys import known_keys
 from ratchet.core.service.runtime import App, Component, Periodic
 from ratchet.core.service.same_site import Sites
+from ratchet.core.stores.message_bodies import StoredBodies
 from ratchet.core.stores.objects import Objects
 from ratchet.core.stores.policies import read_policy
 
@@ -98,6 +99,7 @@ HELD_OUT_S = 30.0
 async def build(settings: Settings, unload_after_s: float = unloading.AFTER_S) -> AsyncIterator[App]:
     """Connect and wire everything; disconnect at the end."""
     bus = await Bus.connect(settings.shared.bus, name=NAME, contracts=load_contracts())
+    bus.bodies = StoredBodies(settings.shared)
     try:
         await bus.ensure_streams()
         clock = BrokerClock(bus)

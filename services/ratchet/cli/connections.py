@@ -49,11 +49,13 @@ async def connected(settings: SharedSettings) -> AsyncGenerator[Bus]:
     from ratchet.bus.connection import Bus, Patience
     from ratchet.core.rules.redaction import rules_digest
     from ratchet.core.service.contracts import load_contracts
+    from ratchet.core.stores.message_bodies import StoredBodies
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     patience = Patience(deadline_s=CONNECT_S)
     contracts, rules = load_contracts(), rules_digest()
     bus = await Bus.connect(settings.bus, name="cli", contracts=contracts, rules=rules, patience=patience)
+    bus.bodies = StoredBodies(settings)
     try:
         yield bus
     except TimeoutError:

@@ -23,6 +23,7 @@ from ratchet.bus.settings import without_user
 from ratchet.bus.spool import NoSpool, Spool
 from ratchet.bus.tasks import end
 from ratchet.client.bundles import TrajectoryBundle, fetch_bundle
+from ratchet.client.large_bodies import GatewayBodies
 from ratchet.client.leaving import at_exit
 from ratchet.client.losses import Losses
 from ratchet.client.preparer import Preparer
@@ -129,11 +130,9 @@ class AsyncClient:
         self._contracts.check_strict(request)
         if not await self._publish_request(request):
             settings = self._settings
-            coordinator = settings.coordinator_url or address("RATCHET_COORDINATOR_URL") or COORDINATOR_URL
-            gateway = settings.gateway_url or address("RATCHET_GATEWAY_URL") or GATEWAY_URL
-            named = (("the coordinator", coordinator), ("the gateway", gateway))
-            listeners = [Listener(name, url, settings.api_key) for name, url in named]
-            await ask_over_http(listeners, request)
+            url = settings.coordinator_url or address("RATCHET_COORDINATOR_URL") or COORDINATOR_URL
+            coordinator = Listener("the coordinator", url, settings.api_key)
+            await ask_over_http([coordinator, self._gateway()], request)
         return request.training_job_id
 
     async def bundle(
@@ -150,11 +149,13 @@ class AsyncClient:
         from now on. Raises `Unavailable` when the gateway does not answer, and `NotFound` for a role that has neither a
         policy nor an upstream.
         """
+        role = role or self._agent.role
+        return await fetch_bundle(self._gateway(), role=role, trajectory=trajectory, user=user, session=session)
+
+    def _gateway(self) -> Listener:
         settings = self._settings
         url = settings.gateway_url or address("RATCHET_GATEWAY_URL") or GATEWAY_URL
-        gateway = Listener("the gateway", url, settings.api_key)
-        role = role or self._agent.role
-        return await fetch_bundle(gateway, role=role, trajectory=trajectory, user=user, session=session)
+        return Listener("the gateway", url, settings.api_key)
 
     async def flush(self, deadline_s: float) -> bool:
         """Wait until everything is stored; False when the deadline came first."""
@@ -280,6 +281,7 @@ class AsyncClient:
         self._bus = await Bus.connect(
             shared.bus, name=self._name, contracts=self._contracts, now=self._now, patience=patience
         )
+        self._bus.bodies = GatewayBodies(self._gateway())
         self._connected.set()
         return self._bus
 

@@ -44,6 +44,7 @@ from ratchet.core.service.http_client import AsyncApiClient, Peer
 from ratchet.core.service.keys import known_keys
 from ratchet.core.service.runtime import App
 from ratchet.core.service.same_site import Sites
+from ratchet.core.stores.message_bodies import StoredBodies
 from ratchet.core.stores.objects import Objects
 from ratchet.core.stores.statistics import statistics
 from ratchet.core.stores.trajectory_list import TrajectoryList
@@ -59,6 +60,7 @@ log = structlog.get_logger()
 async def build(settings: Settings) -> AsyncIterator[App]:
     """Connect and wire everything; disconnect at the end."""
     bus = await Bus.connect(settings.shared.bus, name=NAME, contracts=load_contracts(), rules=rules_digest())
+    bus.bodies = StoredBodies(settings.shared)
     warehouse = await Warehouse.connect(settings.shared)
     urls = {
         "coordinator": settings.coordinator_url,

@@ -39,6 +39,7 @@ from ratchet.core.service.http_client import AsyncApiClient, Peer
 from ratchet.core.service.keys import KnownKeys, known_keys, setting_key
 from ratchet.core.service.runtime import App, Periodic
 from ratchet.core.service.same_site import Sites
+from ratchet.core.stores.message_bodies import StoredBodies
 from ratchet.gateway.answering import Answering
 from ratchet.gateway.call_router import CallRouter
 from ratchet.gateway.calls import CallOpener, RequestReader, new_id
@@ -51,11 +52,11 @@ from ratchet.gateway.domain.routing import Arms
 from ratchet.gateway.engines import build_upstream, transport_to
 from ratchet.gateway.engines.policies import PolicyEngines
 from ratchet.gateway.engines.replicas import CHECK_EVERY_S
-from ratchet.gateway.error_shapes import ErrorShapes, error_json, is_telemetry
+from ratchet.gateway.error_shapes import ErrorShapes, error_json
 from ratchet.gateway.fetching import BundleFetcher
 from ratchet.gateway.guard import Guard, RateLimit
 from ratchet.gateway.handlers import Handlers
-from ratchet.gateway.http_api import further_routes, route_finder
+from ratchet.gateway.http_api import further_routes, is_json, route_finder
 from ratchet.gateway.kv_bundles import Bundles
 from ratchet.gateway.kv_responses import Responses
 from ratchet.gateway.kv_routes import Routes
@@ -135,13 +136,21 @@ class _Recording:
     updates: PeerUpdates
     quotas: Quotas
     recorder: Recorder
+    bodies: StoredBodies
 
 
 def _recording(
     settings: Settings, constants: Constants, recorders: Recorders | None, closing: AsyncExitStack
 ) -> _Recording:
     contracts, shared = load_contracts(), settings.shared
-    broker = BackgroundConnection(lambda: Bus.connect(shared.bus, name="gateway", contracts=contracts, echo=False))
+    bodies = StoredBodies(shared)
+
+    async def connect() -> Bus:
+        bus = await Bus.connect(shared.bus, name="gateway", contracts=contracts, echo=False)
+        bus.bodies = bodies
+        return bus
+
+    broker = BackgroundConnection(connect)
     spool = open_spool(shared.data_dir / "gateway" / "spool", constants.spool_bytes)
     closing.callback(spool.close)
     outbox = Outbox(contracts, SOURCE, spool, queue_limit=constants.queue_limit)
@@ -151,7 +160,7 @@ def _recording(
     quotas = Quotas(broker.bus, utc_now, time.monotonic, updates, has_prices=settings.prices.are_set)
     streams = StreamMemory(settings.streams_bytes)
     recorder = Recorder(outbox, pool, settings.recording_bytes, streams, updates, quotas.account)
-    return _Recording(contracts, broker, publishing, pool, updates, quotas, recorder)
+    return _Recording(contracts, broker, publishing, pool, updates, quotas, recorder, bodies)
 
 
 @dataclass(frozen=True)
@@ -216,7 +225,9 @@ def _guard(
     modes, limits = settings.logprob_modes, settings.limits
     answering = Answering(router, cache, recorder, identity, reader, modes, settings.prices, limits)
     completions = Completions(calls, answering, continuing, constants.keep_alive_s)
-    handlers = Handlers(recorder, continuing, arms, identity, peer_sync, updates, recording.contracts, utc_now)
+    handlers = Handlers(
+        recorder, continuing, arms, identity, peer_sync, updates, recording.contracts, recording.bodies, utc_now
+    )
     others = OtherCalls(reader, models, router, settings.prices, quotas.account)
     asked = coordinator if settings.coordinator_url else None
     telemetry = Telemetry(
@@ -235,7 +246,7 @@ def _guard(
         settings.body_limit,
         cancel_on_disconnect=True,
         bodies_limit=constants.bodies_bytes,
-        counts=lambda path: not is_telemetry(path),
+        counts=is_json,
     )
     used = partial(updates.used, requests=1)
     return Guard(api, limit, settings.requests_per_minute, used, settings.trusted_proxies), peer_sync

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,10 +13,12 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+from ratchet.bus.bodies import Bodies
 from ratchet.bus.contracts import Contracts
 from ratchet.core.contract import Feedback, TrajectoryEnd
-from ratchet.core.contract.http.gateway import DeletedResponse, Ended, FeedbackTaken
+from ratchet.core.contract.http.gateway import BodyKept, DeletedResponse, Ended, FeedbackTaken
 from ratchet.core.contract.reward import JUDGEMENT, UPDATE
+from ratchet.core.contract.roles import DEFAULT_ROLE
 from ratchet.core.errors import BadRequest, Forbidden, InvalidMessage, Unavailable
 from ratchet.core.rules.access import Caller, KeyScope
 from ratchet.core.service.asgi import Request, Response, json_response
@@ -36,6 +41,9 @@ RESERVED = {UPDATE: "the trajectory collector", JUDGEMENT: "the reward computer"
 _ROLE_UNKNOWN = "name the `role`: no gateway remembers a call of that trajectory"
 
 
+ROLE_NAME = re.compile(r"[a-z0-9_-]{1,64}")
+
+
 @dataclass(frozen=True)
 class Handlers:
     """One method per route; `trajectory` is the one that the path names."""
@@ -47,6 +55,8 @@ class Handlers:
     peer_sync: PeerSync
     updates: PeerUpdates
     contracts: Contracts
+    bodies: Bodies
+    """Keeps the large ones of agents' messages."""
     now: Callable[[], datetime]
 
     async def get_response(self, response_id: str, request: Request, _: str | None) -> Response:
@@ -144,6 +154,22 @@ class Handlers:
         self.recorder.record_feedback(feedback)
         note = None if known else UNKNOWN_TRAJECTORY
         return json_response(FeedbackTaken(feedback_id=feedback.event_id, trajectory_id=trajectory_id, note=note), 202)
+
+    async def keep_body(self, sha256: str, request: Request, _: str | None) -> Response:
+        """PUT /v1/bodies/{sha256}?role=: for the messages of that role, which refer to it; agents have no object store.
+
+        Raises `BadRequest` for bytes of another digest, `Forbidden` for a role that is not the key's, and `Unavailable`
+        while the object store is away.
+        """
+        role = dict(parse_qsl(request.query)).get("role", DEFAULT_ROLE)
+        if not ROLE_NAME.fullmatch(role):
+            raise BadRequest("`role` is no name of a role", param="role")
+        request.caller.require(KeyScope.INFER, role)
+        digest = await asyncio.to_thread(hashlib.sha256, request.body)
+        if digest.hexdigest() != sha256:
+            raise BadRequest(f"these {len(request.body)} bytes have another SHA-256 than the path", param="sha256")
+        await self.bodies.put(role, sha256, request.body)
+        return json_response(BodyKept(sha256=sha256, bytes=len(request.body)))
 
 
 def _check_ender(caller: Caller, arms: Sequence[Arm]) -> None:

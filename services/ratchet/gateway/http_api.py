@@ -45,6 +45,7 @@ _SLASHED = re.compile(r"/t/(?P<name>[^/]+(?:/[^/]+)+?)(?P<path>/(?:v1|openai)/.*
 """A base_url whose trajectory has a slash in its name as it is."""
 _AZURE = re.compile(r"(/t/[^/]+)?/openai/deployments/(?P<model>[^/]+)(?P<path>/.*)")
 _END = re.compile(r"/v1/trajectories/(?P<trajectory>[^/]+)/end")
+_BODY = re.compile(r"/v1/bodies/(?P<sha256>[0-9a-f]{64})")
 _RESPONSE = re.compile(r"/v1/responses/(?P<id>[^/]+)(?P<items>/input_items)?")
 _MODEL = re.compile(r"/v1/models/(?P<name>.+)")
 _JOBS = r"/v1/jobs(/[A-Za-z0-9][A-Za-z0-9_.-]{0,127}){0,2}"
@@ -88,15 +89,15 @@ def route_finder(
         if coordinator is not None and method in _FORWARDED and _FORWARDED[method].fullmatch(plain):
             scope = KeyScope.VIEW if method == "GET" else KeyScope.TRAIN
             return Route(scope, partial(forward, coordinator, plain))
-        response, ended, model = _RESPONSE.fullmatch(plain), _END.fullmatch(plain), _MODEL.fullmatch(plain)
+        response, model = _RESPONSE.fullmatch(plain), _MODEL.fullmatch(plain)
         if response is not None:
             return _response_route(handlers, method, response)
-        if ended is not None and method == "POST":
+        if method == "POST" and (ended := _END.fullmatch(plain)):
             return Route(KeyScope.FEEDBACK, partial(handlers.end, ended["trajectory"]))
+        if method == "PUT" and (body := _BODY.fullmatch(plain)):
+            return Route(KeyScope.INFER, partial(handlers.keep_body, body["sha256"]))
         if model is not None and method == "GET":
             return Route(KeyScope.INFER, partial(others.get_model, model["name"]))
-        if allowed := _methods_of(plain, table):
-            raise not_allowed(method, plain, allowed)
         return None
 
     def find(method: str, path: str) -> Handler:
@@ -104,7 +105,8 @@ def route_finder(
         method = "GET" if method == "HEAD" else method
         route = table.get((method, plain)) or route_of(method, plain)
         if route is None:
-            raise unknown_path(path, plain)
+            allowed = _methods_of(plain, table)
+            raise not_allowed(method, plain, allowed) if allowed else unknown_path(path, plain)
         answer, azure = partial(call, route, quotas, trajectory), _AZURE.fullmatch(path)
         if azure is None or route.scope != KeyScope.INFER:
             return answer
@@ -117,6 +119,8 @@ def _methods_of(plain: str, table: Mapping[tuple[str, str], Route]) -> list[str]
     """Those that a path has which is no response's; none for a path that the gateway does not have."""
     if _END.fullmatch(plain):
         return ["POST"]
+    if _BODY.fullmatch(plain):
+        return ["PUT"]
     if _MODEL.fullmatch(plain):
         return ["GET"]
     return [method for (method, known), route in table.items() if known == plain and route.handler != refuse_websocket]
@@ -131,6 +135,12 @@ async def of_deployment(model: str, answer: Handler, request: Request) -> Answer
                 named = {**fields, "model": msgspec.Raw(msgspec.json.encode(model))}
                 request = msgspec.structs.replace(request, body=msgspec.json.encode(named))
     return await answer(request)
+
+
+def is_json(path: str) -> bool:
+    """Whether the bodies of a path are JSON, whose values are counted: telemetry is read elsewhere, others never."""
+    plain = split_path(path)[1]
+    return plain.removeprefix("/v1/") not in SIGNALS and not _BODY.fullmatch(plain)
 
 
 def unknown_path(path: str, plain: str) -> HttpError:

@@ -65,7 +65,7 @@ class Telemetry:
         if bus is None:
             raise _try_again("the broker is not connected")
         # Also what its sender does not wait for is stored: on a busy machine it would be read in vain again and again.
-        storing = asyncio.create_task(self._stored(bus, self._job(signal, content_type, request, bus.nc.max_payload)))
+        storing = asyncio.create_task(self._stored(bus, self._job(signal, content_type, request, bus.largest)))
         self._storing.add(storing)
         storing.add_done_callback(self._forget)
         return answer(signal, content_type, await asyncio.shield(storing))

@@ -40,6 +40,7 @@ from ratchet.core.service.engine_list import replica_urls
 from ratchet.core.service.http_client import AsyncApiClient, Peer, bearer
 from ratchet.core.service.paid_client import PaidClient
 from ratchet.core.service.runtime import App, Periodic
+from ratchet.core.stores.message_bodies import StoredBodies
 from ratchet.core.stores.stored_watch import StoredWatch
 from ratchet.core.stores.warehouse import Warehouse
 from ratchet.reward_computer.clickhouse_facts import Facts
@@ -67,6 +68,7 @@ async def build(settings: Settings, bounds: Bounds = AS_DECLARED) -> AsyncIterat
     spec_of(settings)
     async with AsyncExitStack() as stack:
         bus = await Bus.connect(settings.shared.bus, name=NAME, contracts=load_contracts(), rules=rules_digest())
+        bus.bodies = StoredBodies(settings.shared)
         stack.push_async_callback(bus.close)
         warehouse = await Warehouse.connect(settings.shared)
         stack.push_async_callback(warehouse.close)

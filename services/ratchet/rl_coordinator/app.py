@@ -23,6 +23,7 @@ from ratchet.core.service.http_client import AsyncApiClient, Peer, bearer
 from ratchet.core.service.keys import known_keys
 from ratchet.core.service.runtime import App
 from ratchet.core.service.same_site import Sites
+from ratchet.core.stores.message_bodies import StoredBodies
 from ratchet.core.stores.objects import Objects
 from ratchet.core.stores.warehouse import Warehouse
 from ratchet.rl_coordinator.http import KeyStore, Subjects, http_app
@@ -43,6 +44,7 @@ async def build(settings: Settings, timing: Timing = TIMING) -> AsyncIterator[Ap
     recipes = load_recipes(settings)
     async with AsyncExitStack() as closing:
         bus = await Bus.connect(settings.shared.bus, name=NAME, contracts=load_contracts())
+        bus.bodies = StoredBodies(settings.shared)
         closing.push_async_callback(bus.close)
         warehouse = await Warehouse.connect(settings.shared)
         closing.push_async_callback(warehouse.close)

@@ -31,6 +31,7 @@ from ratchet.core.rules.redaction import rules_digest
 from ratchet.core.service.alerts import Alerts, held_alerts
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.runtime import App, Component, Periodic
+from ratchet.core.stores.message_bodies import StoredBodies
 from ratchet.core.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.audit import Auditor
 from ratchet.trajectory_collector.clickhouse_facts import Facts, Most
@@ -69,6 +70,7 @@ async def build(
 ) -> AsyncIterator[App]:
     """Connect, and assemble one consumer per stream, the audit and the search for idle trajectories."""
     bus = await Bus.connect(settings.shared.bus, name=NAME, contracts=load_contracts(), now=now, rules=rules_digest())
+    bus.bodies = StoredBodies(settings.shared)
     warehouse = await Warehouse.connect(settings.shared)
     try:
         yield assembled(settings, bus, warehouse, now, tuning)

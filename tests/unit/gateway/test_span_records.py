@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from datetime import timedelta
-from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -238,7 +237,7 @@ async def test_request_whose_sender_went_away_is_stored_all_the_same() -> None:
             reading.set()
 
     class Connected:
-        nc = SimpleNamespace(max_payload=1 << 20)
+        largest = 1 << 20
 
         async def publish_record(self, _: Record) -> None:
             stored.set()

@@ -21,7 +21,9 @@ from tests.support.fake_bus import fake_bus
 from tests.support.object_store import MemoryStore
 from tests.support.training import after, job, registered
 
-RETENTION = Retention(grace=timedelta(hours=48), retention=timedelta(days=90), trash=timedelta(days=7))
+RETENTION = Retention(
+    grace=timedelta(hours=48), retention=timedelta(days=90), trash=timedelta(days=7), bodies=timedelta(days=32)
+)
 OLD = {"days": 100.0}
 
 
@@ -81,6 +83,17 @@ async def test_last_checkpoint_of_an_ended_job_stays_with_shared_files(bench: Be
     assert last in bench.store.blobs
     assert {*bench.store.trash} == {first, bench.file("one")["uri"]}
     assert bench.store.trash.keys() & {bench.file("shared")["uri"], bench.file("two")["uri"]} == set()
+
+
+async def test_the_body_of_a_message_goes_by_its_age_alone() -> None:
+    bench = Bench()  # of an installation that has never trained
+    body = bench.store.add("bodies/support", b"a body", "")
+    bench.store.later(days=20)
+    again = bench.store.add("bodies/billing", b"a body", "")
+    bench.store.later(days=13)
+    assert await bench.sweep() == {"expired": 1}
+    assert (*bench.store.blobs,) == (again,)
+    assert bench.store.get(body) == b"a body"  # a late reader takes it back
 
 
 async def test_of_a_running_job_every_checkpoint_stays(bench: Bench) -> None:

@@ -46,7 +46,7 @@ class FakeBus(Bus):
 
     async def publish_all(self, messages: Sequence[Message], *, cause: Causing | None = None) -> None:
         """Store several messages: none when one is invalid; when the write fails, as many as `faults` says."""
-        records = [self.seal(message, cause) for message in messages]
+        records = [await self.refer(self.seal(message, cause)) for message in messages]
         if records:
             await self.broker.answering.wait()
             self.broker.check()
@@ -57,6 +57,7 @@ class FakeBus(Bus):
 
     async def publish_record(self, record: Record) -> None:
         """Store a message that was sealed before."""
+        record = await self.refer(record)
         if reason := too_large(record, self.nc.max_payload):
             raise Rejected(reason)
         await self.broker.take(record)

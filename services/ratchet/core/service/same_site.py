@@ -18,7 +18,7 @@ from ratchet.core.service.asgi import AsgiApp, Receive, Scope, Send, send_proble
 from ratchet.core.service.problems import ErrorJson, HttpError, as_openai
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-_KINDS = frozenset({b"application/json", b"application/x-protobuf"})
+_KINDS = frozenset({b"application/json", b"application/x-protobuf", b"application/octet-stream"})
 """Content types that no page can send to another site without asking first."""
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+BODIES = "bodies"
+"""Folder of the bodies of messages, which have a role's folder each."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:

@@ -14,6 +14,7 @@ from ratchet.bus.consumer import Handlers, subscribe
 from ratchet.core.contract import ModelRollout, Reward, TrainingStatus, Turn
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.runtime import App
+from ratchet.core.stores.message_bodies import StoredBodies
 from ratchet.extras.span_exporter.domain import call_span, decision_span, reward_span, training_span
 from ratchet.extras.span_exporter.otlp_client import OtlpClient
 from ratchet.extras.span_exporter.settings import Settings
@@ -26,6 +27,7 @@ async def build(settings: Settings) -> AsyncIterator[App]:
     """Connect and assemble. Without a receiver the service idles."""
     async with AsyncExitStack() as stack:
         bus = await Bus.connect(settings.shared.bus, name=NAME, contracts=load_contracts())
+        bus.bodies = StoredBodies(settings.shared)
         stack.push_async_callback(bus.close)
         if settings.base_url is None:
             yield App(NAME, [], {"broker": bus.check})

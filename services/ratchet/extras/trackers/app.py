@@ -17,6 +17,7 @@ from ratchet.core.contract.state import JOBS, POLICIES, Job, PolicyVersion, Rout
 from ratchet.core.errors import RatchetError, Unavailable
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.runtime import App, Component, Periodic
+from ratchet.core.stores.message_bodies import StoredBodies
 from ratchet.core.stores.objects import Objects
 from ratchet.extras.trackers.settings import Settings
 from ratchet.extras.trackers.trackers import TRACKERS
@@ -70,6 +71,7 @@ async def build(settings: Settings) -> AsyncIterator[App]:
     """Connect and assemble. Without a tracker to copy to the service idles."""
     async with AsyncExitStack() as stack:
         bus = await Bus.connect(settings.shared.bus, name=NAME, contracts=load_contracts())
+        bus.bodies = StoredBodies(settings.shared)
         stack.push_async_callback(bus.close)
         objects, components = Objects(settings.shared), list[Component]()
         jobs, routes = Bucket(bus, JOBS, Job), Bucket(bus, POLICIES, Route)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from ratchet.bus.bodies import KEPT_S
 from ratchet.bus.connection import Bus
 from ratchet.core.service.runtime import Component, Periodic
 from ratchet.core.stores.objects import Objects
@@ -49,6 +50,7 @@ def build_storage(settings: Settings, *, bus: Bus, objects: Objects) -> Storage:
         grace=GRACE,
         retention=timedelta(days=settings.artifact_retention_days),
         trash=TRASH,
+        bodies=timedelta(seconds=KEPT_S) + GRACE,
     )
     dry_run = settings.sweep == "dry_run"
     collector = Collector(bus, objects, retention, EVERY_S, dry_run=dry_run)

@@ -27,6 +27,7 @@ from ratchet.rl_coordinator.storage.domain import (
     Roots,
     digest_of,
     digests_in,
+    is_body,
     is_manifest,
     plan_sweep,
     tally,
@@ -89,7 +90,7 @@ class Collector:
                 retention=self._retention,
                 now=contents.now,
             )
-            if plan.aside and not roots.is_known:
+            if not roots.is_known and not all(is_body(stored.uri) for stored, _ in plan.aside):
                 raise Rejected("no job and no policy is known: the store is not swept while its registry is missing")
             if not dry_run:
                 plan = await asyncio.to_thread(self._carry_out, plan)

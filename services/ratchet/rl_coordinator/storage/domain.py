@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ratchet.core.stores.listing import StoredObject
+from ratchet.core.stores.listing import BODIES, StoredObject
 
-PREFIXES = ("policies/", "checkpoints/", "snapshots/", "metrics/", "blobs/")
+PREFIXES = ("policies/", "checkpoints/", "snapshots/", "metrics/", "blobs/", f"{BODIES}/")
 """Only what is below these is ever swept, manifests first."""
 _OURS = re.compile(r"s3://[^/]+/(policies|checkpoints|snapshots|metrics|blobs)/([0-9a-f]{64})(\.[a-z]+)?")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -58,6 +58,8 @@ class Retention:
     """Of manifests: snapshots, checkpoints and policies that nothing has used."""
     trash: timedelta
     """How long what was set aside can be taken back."""
+    bodies: timedelta
+    """Of the bodies of messages, from when they were written last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,11 @@ def is_manifest(uri: str) -> bool:
     """Whether the object names others."""
     match = _OURS.fullmatch(uri)
     return match is not None and match[1] not in ("blobs", "metrics") and match[3] == ".json"
+
+
+def is_body(uri: str) -> bool:
+    """Whether the object is the body of a message. Its age alone counts: no stream keeps a message for longer."""
+    return uri.split("/")[3] == BODIES
 
 
 def plan_sweep(
@@ -109,6 +116,8 @@ def plan_sweep(
     live |= reachable({digest for uri in spared if (digest := digest_of(uri))}, by_digest)
     chosen: list[tuple[StoredObject, str]] = []
     for stored in sorted(listed, key=lambda item: not is_manifest(item.uri)):
+        if is_body(stored.uri) and now - stored.at >= retention.bodies:
+            chosen.append((stored, EXPIRED))
         digest, old = digest_of(stored.uri), now - stored.at >= retention.grace
         if digest is None or digest in live or not old:
             continue

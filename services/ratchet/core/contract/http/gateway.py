@@ -50,6 +50,13 @@ class FetchedBundle(Answer, frozen=True, kw_only=True):
     """Empty where calls go as agents send them."""
 
 
+class BodyKept(Answer, frozen=True, kw_only=True):
+    """A body was stored: messages of its role may refer to it."""
+
+    sha256: str
+    bytes: int
+
+
 class Ended(Answer, frozen=True, kw_only=True):
     """The end of a trajectory was taken."""
 
