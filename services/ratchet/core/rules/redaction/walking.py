@@ -36,6 +36,8 @@ MAX_SECRETS = 5_000
 """Secrets of one kind in one text: a text of secrets has no content worth the seconds that a million of them take."""
 SHORTEST = 4
 """Characters of the shortest text that holds a secret by its form: `a@b.de`, a name and its value."""
+REMEMBERED = 32
+"""Characters of the longest text that is searched once and remembered while it is clean; an id of 36 never repeats."""
 FREE = frozenset(
     {"content", "labels", "memory_state", "messages", "output", "raw_data", "response", "tool_args", "tools"}
 )
@@ -118,7 +120,7 @@ def _redact_object(members: dict[Json, Json], search: _Search, depth: int, *, fr
     for name, value in members.items():
         if not isinstance(name, str):
             raise Rejected(f"cannot redact: a member is named by {type(name).__name__}, not by text")
-        key = plain = name if _is_clean_name(name) else _redact(name, search, depth)
+        key = plain = name if _is_clean(name) else _redact(name, search, depth)
         number = 1
         while key in redacted:  # numbered, so that no member is lost
             number += 1
@@ -127,21 +129,17 @@ def _redact_object(members: dict[Json, Json], search: _Search, depth: int, *, fr
         inside = free or name in FREE
         if meaning is not None:
             redacted[key] = _hide(value, meaning, search, depth - 1, free=inside)
-        elif _is_number(value) and names_an_id(name):
+        elif names_an_id(name) and (isinstance(value, int) or (isinstance(value, str) and value.isdigit())):
             redacted[key] = value
         else:
             redacted[key] = _redact(value, search, depth - 1, free=inside)
     return redacted
 
 
-def _is_number(value: Json) -> bool:
-    return isinstance(value, int) or (isinstance(value, str) and value.isdigit())
-
-
 @lru_cache(4096)
-def _is_clean_name(name: str) -> bool:
-    """Whether the name of a member is no secret itself; the names of a message repeat."""
-    return not spans_in(name)
+def _is_clean(text: str) -> bool:
+    """Whether a short text holds no secret and no JSON: names of members, models and tools repeat in messages."""
+    return not text.lstrip().startswith(("{", "[")) and not spans_in(text)
 
 
 NAMING = ("name", "key", "header", "field", "variable", "param", "parameter", "env", "label")
@@ -214,7 +212,7 @@ def _hide(value: Json, meaning: Named, search: _Search, depth: int, *, free: boo
         return {name: (shown | rest)[name] for name in (*rest, *shown)}
     hidden: dict[str, Json] = {}
     for name, inner in members.items():
-        key = name if isinstance(name, str) and _is_clean_name(name) else str(_redact(name, search, depth))
+        key = name if isinstance(name, str) and _is_clean(name) else str(_redact(name, search, depth))
         hidden[key] = _hide(inner, meaning, search, depth - 1, free=True)
     return hidden
 
@@ -245,6 +243,8 @@ def _is_json(text: str) -> bool:
 
 def _text(text: str, search: _Search) -> str:
     """A text of a message; one in which the search does not end is a placeholder, and its message goes on."""
+    if len(text) <= REMEMBERED and not search.detectors and _is_clean(text):
+        return text
     if not text.lstrip().startswith(("{", "[")) and not spans_in(text, search.detectors):
         return text  # most texts
     inside = _Search(Counter(), search.detectors, in_text=True)
