@@ -173,11 +173,13 @@ generated: $(STAMP)
 	@$(BIN)/python -m tools.contract_schemas --check
 	@$(BIN)/python -m tools.docs.cli_reference --check
 	@$(BIN)/python -m tools.docs.settings_reference --check
+	@$(BIN)/python -m tools.docs.permissions_page --check
 	@$(BIN)/python -m tools.docs.frameworks --check
 
-docs: $(STAMP) $(DIAGRAMS_STAMP) ## write docs/cli.md, docs/settings.md from the code; build the site, with references of client and HTTP, OpenAPI and AsyncAPI: site/
+docs: $(STAMP) $(DIAGRAMS_STAMP) ## write docs/cli.md, docs/settings.md, docs/permissions.md from the code; build the site, with references of client and HTTP, OpenAPI and AsyncAPI: site/
 	@$(BIN)/python -m tools.docs.cli_reference
 	@$(BIN)/python -m tools.docs.settings_reference
+	@$(BIN)/python -m tools.docs.permissions_page
 	@$(BIN)/python -m tools.docs.frameworks
 	@$(BIN)/python -m tools.docs.api_pages
 	@$(BIN)/sphinx-build -q $(SITE) site

@@ -13,9 +13,10 @@ import structlog
 from nats.js.api import AckPolicy, ConsumerConfig
 from structlog.testing import capture_logs
 
-from ratchet.bus.connection import Bus, Connection
+from ratchet.bus.connection import Bus
 from ratchet.bus.consumer import Done, Outcome, Retry, each
 from ratchet.bus.kv import Bucket
+from ratchet.bus.nats_client import Connection
 from ratchet.bus.publisher import LOST
 from ratchet.bus.received import Received
 from ratchet.bus.tasks import end

@@ -14,7 +14,7 @@ from ratchet.core.service.settings import SharedSettings
 from tests.support.messages import turn
 from tests.support.servers import Broker
 
-MAKER = "`ratchet up`, or the deployer as it starts, makes it"
+MAKER = "`ratchet up`, or the container `streams`, makes it"
 
 
 async def test_what_is_missing_is_named_once_until_it_is_made(nats: Broker) -> None:

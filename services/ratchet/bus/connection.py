@@ -15,11 +15,9 @@ import msgspec
 import nats
 import nats.errors
 import structlog
-from nats.aio.client import Client as Nats
 from nats.aio.msg import Msg
 from nats.js import errors as js_errors
 from nats.js.api import ConsumerConfig, DiscardPolicy, KeyValueConfig, RetentionPolicy, StorageType, StreamConfig
-from nats.protocol import command
 
 from ratchet.bus.bodies import KEPT_S, Bodies
 from ratchet.bus.clock import utc_now
@@ -37,6 +35,7 @@ from ratchet.bus.envelope import (
     unseal,
 )
 from ratchet.bus.message import Message, encode
+from ratchet.bus.nats_client import Connection
 from ratchet.bus.publisher import Publisher, Sending
 from ratchet.bus.pull_consumer import PullConsumer, ask
 from ratchet.bus.received import Causing, Received
@@ -66,8 +65,6 @@ ENSURE_S = 30.0
 """Longest wait until a stream or a bucket is made: the broker writes to a disk that others may use."""
 STANDING_S = 300.0
 """A consumer whose oldest message has waited for longer stands still, or is far behind."""
-UNSENT_BYTES = 1024 * 1024
-"""Bytes that wait for the operating system, beyond which unconfirmed messages are dropped."""
 PING_S, UNANSWERED_PINGS = 5, 2
 """Seconds between pings; a connection on which so many in a row stay without an answer is made anew: the broker is
 frozen, or what it sends is not read any more."""
@@ -98,49 +95,15 @@ class _StreamNames(msgspec.Struct):
     streams: list[str] | None = None
 
 
-class Connection(Nats):
-    """nats-py's client without two of its faults (nats-py 2.16).
-
-    Its reading ends for good with the PONG to a ping whose sender has stopped waiting for it, as after a broker that
-    was frozen for a moment (`Client._process_pong`). And it tells its credentials to any server that asks for no TLS,
-    also where the url is `tls://`: to one in the middle, for example (`Client._process_connect_init`).
-    """
-
-    async def _process_pong(self) -> None:
-        if self._pongs and self._pongs[0].done():
-            self._pongs[0] = asyncio.get_running_loop().create_future()
-        await super()._process_pong()
-
-    def _connect_command(self) -> bytes:
-        """The first thing that is said to a server. Raises `SecureConnRequiredError` before it would go unprotected."""
-        server = self._current_server
-        if server is not None and server.uri.scheme == "tls" and not self._server_info.get("tls_required"):
-            raise nats.errors.SecureConnRequiredError
-        return super()._connect_command()
-
-    def send_now(self, subject: str, body: bytes) -> bool:
-        """Hand a message to the operating system before this returns; False when it cannot take it now.
-
-        `publish` leaves that to a task of its own, and costs three times as much.
-        """
-        writer: Any = getattr(self._transport, "_io_writer", None)
-        if not self.is_connected or writer is None or len(body) > self.max_payload:
-            return False
-        if writer.transport.get_write_buffer_size() > UNSENT_BYTES:
-            return False
-        writer.write(command.pub_cmd(subject, "", body))
-        return True
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
     """How a program waits for a broker that is away: by default for ever, about once a second, with warnings."""
 
     deadline_s: float | None = None
     """Seconds after which connecting fails; None waits for ever."""
-    address: Callable[[], str] | None = None
-    """Looks the url up before each attempt, where it is not the one of the settings: a broker that starts later may
-    listen elsewhere."""
+    settings: Callable[[], BusSettings] | None = None
+    """Looks url and key up before each attempt, where they are not those of the settings: a broker that starts later
+    may listen elsewhere."""
     first_pause_s: float = 0.25
     longest_pause_s: float = 1.0
     """Pauses between attempts: the first one, which doubles up to the longest."""
@@ -198,6 +161,8 @@ class Bus:
         """Those that the broker had when it was asked last."""
         self._asked_at = 0.0
         self._reported = ""
+        self._unreached: str | None = None
+        """Why the broker refused the last attempt to connect; None where it was away."""
 
     @classmethod
     async def connect(  # noqa: PLR0913 - keywords, each with a default
@@ -222,13 +187,17 @@ class Bus:
             async with asyncio.timeout(patience.deadline_s):
                 await bus._reach_patiently(settings, patience, echo=echo)
         except TimeoutError as error:
-            raise BusUnavailable(f"the broker does not answer at {without_user(settings.url)}") from error
+            raise BusUnavailable(
+                bus._unreached or f"the broker does not answer at {without_user(settings.url)}"
+            ) from error
         return bus
 
     async def _reach_patiently(self, settings: BusSettings, patience: Patience, *, echo: bool) -> None:
         pause_s = patience.first_pause_s
         while True:
-            url = patience.address() if patience.address else settings.url
+            if patience.settings is not None:
+                settings = patience.settings()
+            url = settings.url
             try:
                 return await self.reach(
                     settings,
@@ -238,8 +207,9 @@ class Bus:
                     no_echo=not echo,
                 )
             except (nats.errors.Error, TimeoutError, OSError) as error:
+                self._unreached = _refused_key(settings, without_user(url)) if self.nc.login_refused else None
                 if not patience.quiet or pause_s == patience.first_pause_s:
-                    reason = repr(self.nc.last_error or error)
+                    reason = self._unreached or repr(self.nc.last_error or error)
                     log.warning("waiting for the broker", url=without_user(url), reason=reason)
             await asyncio.sleep(pause_s)
             pause_s = min(patience.longest_pause_s, 2 * pause_s)
@@ -249,6 +219,7 @@ class Bus:
 
         `pace`: options of `nats.connect` in which programs differ: pauses, and what is logged of errors.
         """
+        credentials = self.nc.log_in_with(settings.seed_file) if settings.seed_file else {}
         await self.nc.connect(
             url,
             name=self.name,
@@ -258,7 +229,7 @@ class Bus:
             max_outstanding_pings=UNANSWERED_PINGS,
             disconnected_cb=self._connection_lost,
             reconnected_cb=self._connection_back,
-            nkeys_seed=str(settings.seed_file) if settings.seed_file else None,
+            **credentials,
             **pace,
         )
         self.nc.options["max_reconnect_attempts"] = -1  # from now on nats-py comes back by itself, for ever
@@ -526,6 +497,15 @@ class Bus:
         return Publisher(self.nc, stream.name, atomic=stream.allow_atomic, acknowledged=acknowledged, on_rewound=wake)
 
 
+def _refused_key(settings: BusSettings, url: str) -> str:
+    """What to say of a broker that asks for another key than this program's."""
+    given = f"is {settings.seed_file}" if settings.seed_file else "is not set"
+    return (
+        f"the broker at {url} refuses this program's key: RATCHET_NATS_SEED_FILE, which {given}, names the file with"
+        " the key of a user that the broker knows (`ratchet broker list` has them)"
+    )
+
+
 def too_large(record: Record, limit: int) -> str | None:
     """Why a broker that takes `limit` bytes at most refuses a record; None if it does not."""
     size = record.size + HEADER_ROOM
@@ -533,7 +513,7 @@ def too_large(record: Record, limit: int) -> str | None:
     return f"headers and body of {size} bytes are larger than the broker takes ({limit})" if refused else None
 
 
-async def _stream_names(nc: Nats) -> frozenset[str]:
+async def _stream_names(nc: Connection) -> frozenset[str]:
     """The streams that the broker has, those of buckets included. Raises `BusUnavailable`."""
     held: set[str] = set()
     while True:

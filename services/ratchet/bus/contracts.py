@@ -17,6 +17,7 @@ from ratchet.bus.message import Message, Value, encode, mismatch
 from ratchet.bus.registry import (
     BucketSpec,
     ConsumerSpec,
+    ProgramSpec,
     ProjectionSpec,
     Stream,
     Topic,
@@ -86,9 +87,10 @@ class Contracts:
         """
         self.topics = specs(Topic, document.get("topics", {}))
         self.streams = specs(Stream, document.get("streams", {}))
-        self.buckets = specs(BucketSpec, document.get("buckets", {}), beside=("keys", "readers"))
+        self.buckets = specs(BucketSpec, document.get("buckets", {}), beside=("keys",))
         self.consumers = specs(ConsumerSpec, document.get("consumers", {}))
         self.projections = specs(ProjectionSpec, document.get("projections", {}))
+        self.programs = specs(ProgramSpec, document.get("programs", {}))
         self.made_by: str = document.get("made_by", "")
         """What makes streams and buckets, for people who look for one that is missing."""
         self.types = types

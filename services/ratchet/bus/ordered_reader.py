@@ -7,6 +7,7 @@ from the stream before is no gap in these numbers: who must know it compares `Bu
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime
 from typing import TypeVar
@@ -55,6 +56,7 @@ class OrderedReader:
         by_sequence, by_time = isinstance(start, int), isinstance(start, datetime)
         sequence, time = DeliverPolicy.BY_START_SEQUENCE, DeliverPolicy.BY_START_TIME
         config = ConsumerConfig(
+            name=reader_name(),
             ack_policy=AckPolicy.NONE,
             deliver_policy=sequence if by_sequence else time if by_time else DeliverPolicy.LAST_PER_SUBJECT,
             opt_start_seq=start if isinstance(start, int) else None,
@@ -143,6 +145,11 @@ class OrderedReader:
     async def close(self) -> None:
         """Stop reading."""
         await self._deliveries.close()
+
+
+def reader_name() -> str:
+    """A name for a consumer that no other program knows: one with a name alone can be kept apart by permissions."""
+    return f"reader-{uuid.uuid4().hex}"
 
 
 def read_summary(bus: Bus, message: Msg, kind: type[M]) -> M | None:

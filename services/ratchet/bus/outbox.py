@@ -36,7 +36,7 @@ from ratchet.bus.failures import failure
 from ratchet.bus.message import Message
 from ratchet.bus.spool import Spool
 from ratchet.bus.tasks import end
-from ratchet.core.errors import ContractError, Rejected, Unavailable
+from ratchet.core.errors import ContractError, NotPermitted, Rejected, Unavailable
 
 log = structlog.get_logger()
 
@@ -265,7 +265,10 @@ class Outbox:
             self._in_flight = ()
 
     async def _publish(self, batch: Sequence[Record]) -> None:
-        """Publish in order; a message that the broker will never take is counted, not retried."""
+        """Publish in order; a message that the broker will never take is counted, not retried.
+
+        So is one that this program may not send: those that wait behind it must not wait for other permissions.
+        """
         assert self._bus is not None  # noqa: S101 - only called while connected
         by_turn: dict[bool, list[Record]] = {True: [], False: []}
         for record in batch:
@@ -281,7 +284,7 @@ class Outbox:
             except Rejected as error:
                 results.append(error)
         results += await asyncio.gather(*map(self._bus.publish_record, records), return_exceptions=True)
-        refused = [result for result in results if isinstance(result, Rejected | ContractError)]
+        refused = [result for result in results if isinstance(result, Rejected | ContractError | NotPermitted)]
         for result in results:
             if isinstance(result, BaseException) and result not in refused:
                 raise result

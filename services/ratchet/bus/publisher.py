@@ -22,8 +22,9 @@ from nats.aio.client import Client as Nats
 
 from ratchet.bus.acknowledged import Acknowledged
 from ratchet.bus.envelope import Headers, Record
+from ratchet.bus.nats_client import Refused
 from ratchet.bus.tasks import expire
-from ratchet.core.errors import BusUnavailable, Rejected
+from ratchet.core.errors import BusUnavailable, NotPermitted, Rejected
 
 LINGER_S = 0.005
 """How long the first message waits for company."""
@@ -136,7 +137,11 @@ class Publisher:
         if len(batch) == 1 or not self.atomic:
             await self._send_singly(batch)
             return
-        answer = await self._send_atomic(batch)
+        try:
+            answer = await self._send_atomic(batch)
+        except Refused:
+            await self._send_singly(batch)  # one of another subject may be permitted
+            return
         if "error" not in answer:
             _succeed(batch)
             last = answer.get("seq", 0)
@@ -174,7 +179,11 @@ class Publisher:
             self._stored([sequence for sequence, _ in stored], [sending for _, sending in stored])
 
     async def _send_one(self, sending: Sending) -> dict[str, Any]:
-        answer = await self._request(sending, sending.record.headers)
+        try:
+            answer = await self._request(sending, sending.record.headers)
+        except Refused as error:  # its subject, not its stream: others of the batch may go there
+            _fail([sending], NotPermitted(str(error)))
+            return {"error": {}}
         if "error" in answer:
             self._refused([sending], _error(answer["error"], self.stream))
         else:

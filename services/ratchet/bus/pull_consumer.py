@@ -17,7 +17,6 @@ from typing import TypeVar
 import msgspec
 import nats.errors
 import structlog
-from nats.aio.client import Client as Nats
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 from nats.js.api import ConsumerConfig
@@ -25,6 +24,7 @@ from nats.js.errors import Error as JetStreamError
 
 from ratchet.bus.envelope import plain_size, wire_size
 from ratchet.bus.message import decode
+from ratchet.bus.nats_client import Connection, Refused
 from ratchet.core.errors import BusUnavailable
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -102,7 +102,7 @@ class PullConsumer:
     The consumer is created if it is missing, and again if it vanishes (`config` says how).
     """
 
-    def __init__(self, nc: Nats, stream: str, config: ConsumerConfig, batch: int, linger_s: float) -> None:
+    def __init__(self, nc: Connection, stream: str, config: ConsumerConfig, batch: int, linger_s: float) -> None:
         self._nc = nc
         self._stream = stream
         self._config = config
@@ -113,6 +113,8 @@ class PullConsumer:
         """What was delivered and not handed out, with its size on the wire."""
         self._arrived = asyncio.Event()
         self._interrupted = False
+        self._refused: Refused | None = None
+        """The broker's user of this program may not pull."""
         self._credit = 0
         self._asked_at = 0.0
         self._subscription: NatsSubscription | None = None
@@ -128,14 +130,19 @@ class PullConsumer:
 
     async def open(self) -> None:
         """Create the consumer and subscribe to deliveries."""
+        self._nc.when_refused(self._pulls_by, None)
         info = await self._nc.jetstream().add_consumer(self._stream, config=self._config)
         self._name = info.name
+        self._nc.when_refused(self._pulls_by, self._on_refusal)
         if self._subscription is None:
             self._subscription = await self._nc.subscribe(self._nc.new_inbox(), cb=self._on_message)
         self._credit = 0
 
     async def next_batch(self, wait_s: float) -> list[Msg]:
-        """Up to `batch` messages: waits up to `wait_s` for the first, then at most the linger for more."""
+        """Up to `batch` messages: waits up to `wait_s` for the first, then at most the linger for more.
+
+        Raises what nats-py raises, and `Refused` as soon as the broker says that this program may not pull.
+        """
         await self._ask()
         if not await self._something(asyncio.get_running_loop().time() + wait_s):
             return []
@@ -176,6 +183,7 @@ class PullConsumer:
                 async with asyncio.timeout(DRAIN_S):
                     await leave()
             self._subscription = None
+            self._nc.when_refused(self._pulls_by, None)
         return [self._take() for _ in range(len(self._buffer))]
 
     async def delete(self) -> None:
@@ -186,6 +194,8 @@ class PullConsumer:
     async def _something(self, until: float) -> bool:
         """Whether a message waits here, at `until` (of the loop's clock) at the latest."""
         while not self._buffer and not self._interrupted:
+            if self._refused is not None:
+                raise self._refused
             self._arrived.clear()
             try:
                 async with asyncio.timeout_at(until):
@@ -214,14 +224,24 @@ class PullConsumer:
         most = max(REQUEST_BYTES, self._nc.max_payload + OVERHEAD)
         if len(self._buffer) > self._batch or self.waiting_bytes > most or self._credit > self._batch // 2:
             return
+        self._refused = None
         request = {"batch": self._batch, "max_bytes": most, "expires": int(PULL_EXPIRES_S * 1e9)}
         await self._nc.publish(
-            f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._name}",
+            self._pulls_by,
             json.dumps(request).encode(),
             reply=self._subscription.subject,
         )
         self._credit += self._batch
         self._asked_at = now
+
+    @property
+    def _pulls_by(self) -> str:
+        """The subject of its requests for messages."""
+        return f"{self._nc.api}.CONSUMER.MSG.NEXT.{self._stream}.{self._name}"
+
+    def _on_refusal(self, refused: Refused) -> None:
+        self._refused, self._credit = refused, 0
+        self._arrived.set()
 
     async def _on_message(self, message: Msg) -> None:
         # What the server says itself wants no answer; a publisher's own header `Status` means nothing here.
@@ -242,7 +262,7 @@ class PullConsumer:
             self.reopened += 1
 
 
-async def oldest_s(nc: Nats, stream: str, consumer: str) -> float:
+async def oldest_s(nc: Connection, stream: str, consumer: str) -> float:
     """For how many seconds the oldest message has waited that a consumer has not settled; 0 for none.
 
     By the broker's clock. Raises `BusUnavailable`.
@@ -255,19 +275,19 @@ async def oldest_s(nc: Nats, stream: str, consumer: str) -> float:
     return max([0.0, *((state.ts - at).total_seconds() for at in stored if at is not None)])
 
 
-async def stored_at(nc: Nats, stream: str, sequence: int, subject: str) -> datetime | None:
+async def stored_at(nc: Connection, stream: str, sequence: int, subject: str) -> datetime | None:
     """When the first message of a subject was stored, from a sequence on; None without one. Raises `BusUnavailable`."""
     question = msgspec.json.encode({"seq": sequence, "next_by_subj": subject})
     try:
         async with asyncio.timeout(ANSWER_S):
-            answer = await nc.request(f"$JS.API.DIRECT.GET.{stream}", question, timeout=ANSWER_S)
+            answer = await nc.request(f"{nc.api}.DIRECT.GET.{stream}", question, timeout=ANSWER_S)
     except (nats.errors.Error, TimeoutError) as error:
         raise BusUnavailable(f"{stream} does not hand out {sequence}: {error!r}") from error
     at = (answer.headers or {}).get("Nats-Time-Stamp")
     return None if at is None else msgspec.convert(at, datetime)
 
 
-async def ask(nc: Nats, question: str, kind: type[S], body: dict[str, int] | None = None) -> S:
+async def ask(nc: Connection, question: str, kind: type[S], body: dict[str, int] | None = None) -> S:
     """The broker's own answer about streams or a consumer. Raises `BusUnavailable`, with its words if it refuses.
 
     A `kind` with a field `error` gets the broker's refusals too.
@@ -275,7 +295,7 @@ async def ask(nc: Nats, question: str, kind: type[S], body: dict[str, int] | Non
     try:
         async with asyncio.timeout(ANSWER_S):
             answer = await nc.request(
-                f"$JS.API.{question}", json.dumps(body).encode() if body else b"", timeout=ANSWER_S
+                f"{nc.api}.{question}", json.dumps(body).encode() if body else b"", timeout=ANSWER_S
             )
         refusal = decode(answer.data, _Refusal).error
         if refusal is not None and "error" not in kind.__struct_fields__:

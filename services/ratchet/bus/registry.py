@@ -1,4 +1,4 @@
-"""What the registry (`topics.json`) declares: topics, streams, buckets, consumers and projections."""
+"""What the registry (`topics.json`) declares: topics, streams, buckets, consumers, projections and programs."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ class Topic:
     rules."""
     ahead: bool = False
     """An outbox stores it before all other messages of its batch, which may go to other streams."""
+    heard: bool = False
+    """Its readers also listen to it as it is sent (`bus.listener`)."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,28 @@ class BucketSpec:
     """A bucket of this size refuses further values; None: it grows."""
     description: str = ""
     writers: tuple[str, ...] = ()
+    readers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ProgramSpec:
+    """A program that has a user of its own on the broker, and what it does beside all that names it elsewhere."""
+
+    name: str
+    description: str = ""
+    does_all: bool = False
+    """It may send every message and read everything that is stored."""
+    writes: tuple[str, ...] = ()
+    """Buckets that it changes, where `writers` leaves it out: it stands in for another program."""
+    follows: tuple[str, ...] = ()
+    """Streams of which it asks how far their consumers are; `*`: all."""
+    trims: tuple[str, ...] = ()
+    """Streams whose oldest messages it removes."""
+    deletes: tuple[str, ...] = ()
+    """Streams of which it removes single messages."""
+    unbound: tuple[str, ...] = ()
+    """Topics that its user does not send where it is for some values of a parameter alone: nothing in their subjects
+    says for which one they are."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +156,7 @@ class ProjectionSpec:
     bucket: str
 
 
-D = TypeVar("D", "Topic", "Stream", "BucketSpec", "ConsumerSpec", "ProjectionSpec")
+D = TypeVar("D", "Topic", "Stream", "BucketSpec", "ProgramSpec", "ConsumerSpec", "ProjectionSpec")
 
 
 def specs(kind: type[D], entries: Any, beside: Collection[str] = ()) -> dict[str, D]:

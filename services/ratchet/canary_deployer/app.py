@@ -58,6 +58,7 @@ from ratchet.canary_deployer.nats_events import NatsEventSource, started_roles
 from ratchet.canary_deployer.replicas import Engines, ReplicaChecks, present_replicas
 from ratchet.canary_deployer.role_context import RoleContext
 from ratchet.canary_deployer.role_removal import RoleRemoval
+from ratchet.canary_deployer.route_guard import RouteGuard
 from ratchet.canary_deployer.settings import Settings
 from ratchet.canary_deployer.subprocess_judge import SubprocessJudge
 from ratchet.canary_deployer.task_evaluations import HeldoutCache, TaskFileHeldout, TaskPlan
@@ -101,7 +102,6 @@ async def build(settings: Settings, unload_after_s: float = unloading.AFTER_S) -
     bus = await Bus.connect(settings.shared.bus, name=NAME, contracts=load_contracts())
     bus.bodies = StoredBodies(settings.shared)
     try:
-        await bus.ensure_streams()
         clock = BrokerClock(bus)
         await clock.synchronize()
         service_key = settings.shared.service_key.get_secret_value() if settings.shared.service_key else None
@@ -261,6 +261,10 @@ def _app(ground: _Ground, controllers: Controllers, bundles: BundleRegistry, upk
         components=[
             *upkeep,
             WhileLeading(leadership, lambda: controllers),
+            WhileLeading(
+                leadership,
+                lambda: RouteGuard(Bucket(bus, POLICIES, msgspec.Raw), controllers.of_route, bus.publish, ground.clock),
+            ),
             WhileLeading(leadership, lambda: subscribe(bus, NAME, {TrainingStatus: each(handlers.on_training_status)})),
             keys,
             http_server(settings, Authentication(api.app(), keys.caller_of)),

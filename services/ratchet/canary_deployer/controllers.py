@@ -35,6 +35,8 @@ class Controllers:
     lead: Lead
     _controllers: dict[str, RolloutController] = field(default_factory=dict[str, RolloutController], init=False)
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]], init=False)
+    _leaving: set[str] = field(default_factory=set[str], init=False)
+    """Roles that are being removed."""
     _running: bool = field(default=False, init=False)
     _stopping: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
@@ -95,15 +97,22 @@ class Controllers:
     async def without(self, role: str) -> AsyncIterator[None]:
         """A block in which nothing controls a role. It has a controller again where the block fails."""
         controller, task = self._controllers.pop(role, None), self._tasks.pop(role, None)
-        if controller is not None:
-            await controller.stop()
-        if task is not None:
-            await task
+        self._leaving.add(role)
         try:
+            if controller is not None:
+                await controller.stop()
+            if task is not None:
+                await task
             yield
         except BaseException:
             self._begin(role)
             raise
+        finally:
+            self._leaving.discard(role)
+
+    def of_route(self, role: str) -> RolloutController | None:
+        """What controls a role that has a route, from now on if nothing did; None while it is being removed."""
+        return None if role in self._leaving else self._begin(role)
 
     def fault(self, role: str) -> str | None:
         """Why the role's rollout cannot go on, or what its engine does wrong meanwhile; None when nothing is wrong, or

@@ -47,6 +47,11 @@ class KvPolicies:
         """Replace the route by `change(route)`; one write, none when nothing changes."""
         return await self._change(self._routes, role, lambda route: change(route or Route(role=role)))
 
+    async def replace_route(self, role: str, route: Route) -> None:
+        """Write the route over one that cannot be read."""
+        await self._lead.confirm()
+        await self._routes.put(role, route)
+
     async def version(self, role: str, version: int) -> PolicyVersion:
         """One policy. Raises `NotFound`."""
         entry = await self._versions.get(f"{role}.{version}")

@@ -19,7 +19,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import Error as JetStreamError
 
 from ratchet.bus.connection import Bus, Extent
-from ratchet.bus.ordered_reader import PATIENCE_S, OrderedReader, fetch, read_summary
+from ratchet.bus.ordered_reader import PATIENCE_S, OrderedReader, fetch, read_summary, reader_name
 from ratchet.bus.pull_consumer import ANSWER_S, ask, stored_at
 from ratchet.canary_deployer.domain.subjects import RECENT_STARTS
 from ratchet.canary_deployer.domain.trajectories import Batch, Event, call_of, opinion_of, score_of, started_of
@@ -155,6 +155,7 @@ class NatsEventSource:
         """Of the last day, or of the time since the first start that the stream holds. The broker counts them."""
         jetstream, since, subject = self._bus.nc.jetstream(), now - RECENT, role_subject(Start.TOPIC, role)
         config = ConsumerConfig(
+            name=reader_name(),
             ack_policy=AckPolicy.NONE,
             deliver_policy=DeliverPolicy.BY_START_TIME,
             opt_start_time=since,

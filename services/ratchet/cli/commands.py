@@ -101,6 +101,7 @@ GROUPS: Mapping[str, Entry] = {
     "rollout": Entry("rollout", "Look at rollouts and steer them."),
     "storage": Entry("storage", "The object store: remove what nothing needs any more."),
     "config": Entry("config", "The settings of all services: what is in effect, and what is wrong."),
+    "broker": Entry("broker", "The broker's users: what each may do, agents' keys, exchanging keys."),
     "keys": Entry("keys", "API keys: create, list, revoke."),
     "alerts": Entry("alerts", "Alerts: those that hold, what was sent to whom, and a test of the way there."),
     "deadletters": Entry("deadletters", "Messages that could not be handled."),
@@ -126,7 +127,17 @@ HEADINGS: Mapping[str, tuple[str, ...]] = {
     "Say what was good": ("feedback", "preferences", "rewards"),
     "Train": ("model", "plan", "train", "cancel", "resume", "dataset", "data", "dpo-train", "rm-train"),
     "Bring and take data": ("import", "export"),
-    "Keep it well": ("config", "keys", "deadletters", "storage", "backup", "restore", "contract", "completion"),
+    "Keep it well": (
+        "config",
+        "keys",
+        "broker",
+        "deadletters",
+        "storage",
+        "backup",
+        "restore",
+        "contract",
+        "completion",
+    ),
 }
 """The commands as `ratchet --help` groups them, each once."""
 

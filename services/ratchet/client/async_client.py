@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from tempfile import gettempdir
@@ -19,7 +20,7 @@ import structlog
 from ratchet.bus.clock import utc_now
 from ratchet.bus.connection import Bus, Patience
 from ratchet.bus.outbox import QUEUE_BYTES, Outbox
-from ratchet.bus.settings import without_user
+from ratchet.bus.settings import BusSettings, without_user
 from ratchet.bus.spool import NoSpool, Spool
 from ratchet.bus.tasks import end
 from ratchet.client.bundles import TrajectoryBundle, fetch_bundle
@@ -274,12 +275,15 @@ class AsyncClient:
 
     async def _connect(self) -> Bus:
         """The bus, as soon as the broker can be reached, for as long as that takes; warns once while it is away."""
-        shared = self._settings.shared
         patience = Patience(
-            address=lambda: _broker_url(shared), first_pause_s=0.25, longest_pause_s=5.0, reconnect_s=1.0, quiet=True
+            settings=lambda: _broker(self._settings),
+            first_pause_s=0.25,
+            longest_pause_s=5.0,
+            reconnect_s=1.0,
+            quiet=True,
         )
         self._bus = await Bus.connect(
-            shared.bus, name=self._name, contracts=self._contracts, now=self._now, patience=patience
+            self._settings.shared.bus, name=self._name, contracts=self._contracts, now=self._now, patience=patience
         )
         self._bus.bodies = GatewayBodies(self._gateway())
         self._connected.set()
@@ -303,6 +307,15 @@ def _broker_url(settings: SharedSettings) -> str:
     """The broker: the configured address, else that of the local stack that runs, else the usual port."""
     configured = "nats_url" in settings.model_fields_set
     return settings.nats_url if configured else address("RATCHET_NATS_URL") or settings.nats_url
+
+
+def _broker(settings: ClientSettings) -> BusSettings:
+    """The broker and the key for it: as configured, else those of the local stack that runs."""
+    shared = settings.shared
+    seed_file = settings.nats_seed_file or shared.nats_seed_file
+    if seed_file is None and (local := address("RATCHET_CLIENT_NATS_SEED_FILE")):
+        seed_file = Path(local)
+    return replace(shared.bus, url=_broker_url(shared), seed_file=seed_file)
 
 
 def _open_spool(settings: ClientSettings) -> Spool:

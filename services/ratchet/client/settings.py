@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pydantic import AliasChoices, Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
@@ -28,5 +30,7 @@ class ClientSettings(ServiceSettings):
         default=None, validation_alias=AliasChoices("RATCHET_CLIENT_API_KEY", "RATCHET_API_KEY", "api_key")
     )
     """Key for a coordinator and a gateway that ask for one: `train` needs the scope `train`."""
+    nats_seed_file: Path | None = None
+    """File with the key of the agent's user of the broker, in the place of `RATCHET_NATS_SEED_FILE`."""
     user_key: SecretStr | None = None
     """Key of the hash that turns user ids into `user_ref`; without it the client sends no user ids."""

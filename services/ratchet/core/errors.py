@@ -6,6 +6,7 @@
     │   └── InvalidMessage      the message breaks its schema
     ├── Unavailable             a passing fault of something we depend on: retry
     │   ├── BusUnavailable
+    │   │   └── NotPermitted    the broker's user may not do this
     │   ├── WarehouseUnavailable
     │   └── ObjectsUnavailable
     ├── NotFound                no such role, policy, job, file or object
@@ -81,6 +82,10 @@ class Unavailable(RatchetError):
 
 class BusUnavailable(Unavailable):
     """The broker did not answer, or refuses for now."""
+
+
+class NotPermitted(BusUnavailable):
+    """The user of this program may not do this on the broker: it passes when its permissions, or its key, change."""
 
 
 class WarehouseUnavailable(Unavailable):

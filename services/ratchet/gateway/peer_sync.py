@@ -13,14 +13,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import msgspec
 import structlog
 
-from ratchet.bus.connection import Bus, ensure_stream
+from ratchet.bus.connection import Bus
 from ratchet.bus.listener import Listener
 from ratchet.bus.message import decode
 from ratchet.bus.ordered_reader import OrderedReader
@@ -270,9 +270,7 @@ class PeerSync:
                 start = datetime.fromtimestamp(self._well_s - behind_s - MARGIN_S, UTC) if self._well_s else 1
                 await self._read(OrderedReader(bus, STREAM, start=start), behind_s)
         except BusUnavailable as error:
-            log.debug("notes of other gateways not read yet", reason=str(error))
-            with suppress(BusUnavailable):  # tried again at the next tick
-                await ensure_stream(bus, STREAM)
+            log.debug("notes of other gateways not read yet", reason=str(error))  # what makes streams makes it again
             return False
         except TimeoutError:
             log.warning("notes of other gateways not read to the end", stream=STREAM, after_s=HISTORY_S)

@@ -13,6 +13,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import NotFoundError
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.ordered_reader import reader_name
 from ratchet.core.errors import BusUnavailable
 
 LOOKUP_S = 5.0
@@ -113,6 +114,7 @@ class Streams:
     async def last_before(self, stream: str, instant: datetime) -> int:
         """The newest sequence that was stored before an instant; 0 for none."""
         config = ConsumerConfig(
+            name=reader_name(),
             ack_policy=AckPolicy.NONE,
             deliver_policy=DeliverPolicy.BY_START_TIME,
             opt_start_time=instant,

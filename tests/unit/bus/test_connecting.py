@@ -29,16 +29,16 @@ def absent() -> str:
     return f"nats://127.0.0.1:{port}"
 
 
-async def attempts(absent: str, count: int, patience: Callable[[Callable[[], str]], Patience]) -> int:
+async def attempts(absent: str, count: int, patience: Callable[[Callable[[], BusSettings]], Patience]) -> int:
     """Let a bus try to connect `count` times; returns the number of warnings."""
     tried, enough = 0, asyncio.Event()
 
-    def address() -> str:
+    def address() -> BusSettings:
         nonlocal tried
         tried += 1
         if tried > count:
             enough.set()
-        return absent
+        return BusSettings(absent)
 
     structlog.reset_defaults()  # a client or a command of an earlier test may have raised the level
     with capture_logs() as logs:
@@ -54,11 +54,11 @@ async def attempts(absent: str, count: int, patience: Callable[[Callable[[], str
 
 
 async def test_service_warns_of_every_attempt_and_looks_for_its_broker_first(absent: str) -> None:
-    assert await attempts(absent, 3, lambda at: Patience(address=at, first_pause_s=0.01, longest_pause_s=0.02)) == 3
+    assert await attempts(absent, 3, lambda at: Patience(settings=at, first_pause_s=0.01, longest_pause_s=0.02)) == 3
 
 
 async def test_a_library_in_another_program_warns_once(absent: str) -> None:
-    quiet = await attempts(absent, 3, lambda at: Patience(address=at, first_pause_s=0.01, quiet=True))
+    quiet = await attempts(absent, 3, lambda at: Patience(settings=at, first_pause_s=0.01, quiet=True))
     assert quiet == 1
 
 

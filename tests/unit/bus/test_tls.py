@@ -11,7 +11,8 @@ from typing import Any
 import nats.errors
 import pytest
 
-from ratchet.bus.connection import Bus, Connection
+from ratchet.bus.connection import Bus
+from ratchet.bus.nats_client import Connection
 from ratchet.bus.testing import eventually
 from ratchet.core.errors import ObjectsUnavailable, WarehouseUnavailable
 from ratchet.core.service.contracts import load_contracts

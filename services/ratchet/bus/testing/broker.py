@@ -20,6 +20,7 @@ from nats.js.kv import KeyValue
 from ratchet.bus.connection import BUCKET
 from ratchet.bus.contracts import Contracts
 from ratchet.bus.envelope import Record
+from ratchet.bus.nats_client import API
 from ratchet.bus.received import Received
 from ratchet.bus.registry import Stream, covers
 from ratchet.bus.testing.clock import START, FakeClock
@@ -77,6 +78,7 @@ class FakeConnection:
 
     def __init__(self, broker: FakeBroker) -> None:
         self.is_connected = True
+        self.api = API
         self.max_payload = 1_000_000
         self._broker = broker
 

@@ -51,6 +51,19 @@ def expected_route(route: Route, rollout: Rollout) -> Route:
     return msgspec.structs.replace(route, stable=stable, previous=previous, canary=canary, audit_hash=rollout.last_hash)
 
 
+def decided_route(route: Route, rollout: Rollout) -> Route:
+    """The route as decisions leave it, whatever `route` is. What changes between two decisions stays as it is there:
+    the lease, what is measured meanwhile, and the number of the next version.
+    """
+    decided = expected_route(route, rollout)
+    if route.canary is None or decided.canary is None or route.canary.rollout_id != rollout.rollout_id:
+        return decided
+    measured = msgspec.structs.replace(
+        decided.canary, centres=route.canary.centres, latency_scale_ms=route.canary.latency_scale_ms
+    )
+    return msgspec.structs.replace(decided, canary=measured)
+
+
 def renewed_route(route: Route, rollout: Rollout) -> Route:
     """The expected route; the lease of its canary, if it has one, has grown."""
     route = expected_route(route, rollout)

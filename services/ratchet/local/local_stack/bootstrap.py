@@ -1,11 +1,17 @@
-"""Makes what services expect to find: streams and buckets in the broker, the bucket in S3, the tables in ClickHouse."""
+"""Makes what services expect to find: streams and buckets in the broker, the bucket in S3, the tables in ClickHouse.
+
+With `--stay` it makes streams and buckets, and makes those again that go missing, until it is stopped.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.upkeep import LOOK_S
 from ratchet.core.errors import RatchetError
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.settings import SharedSettings, read
@@ -36,10 +42,28 @@ async def bootstrap(settings: SharedSettings) -> None:
     await asyncio.gather(streams(), tables(), asyncio.to_thread(objects))
 
 
-def main() -> int:
-    """`python -m ratchet.local.local_stack.bootstrap`: prepare the servers that the environment names, then end."""
+async def keep_streams(settings: SharedSettings) -> None:
+    """Make streams and buckets, now and whenever one is gone, for ever.
+
+    As long as all are there, the file `streams-are-there` in the data directory is a few seconds old.
+    """
+    bus = await Bus.connect(settings.bus, name="streams", contracts=load_contracts())
     try:
-        asyncio.run(bootstrap(read(SharedSettings)))
+        await bus.ensure_streams()
+        while True:
+            with suppress(RatchetError):  # the file grows old
+                if not await bus.missing():
+                    (settings.data_dir / "streams-are-there").touch()
+            await asyncio.sleep(LOOK_S)
+    finally:
+        await bus.close()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """`python -m ratchet.local.local_stack.bootstrap`: prepare the servers that the environment names, then end."""
+    work = keep_streams if "--stay" in arguments else bootstrap
+    try:
+        asyncio.run(work(read(SharedSettings)))
     except RatchetError as error:
         sys.stderr.write(f"bootstrap: {error}\n")
         return 1
@@ -47,4 +71,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(sys.argv[1:]))

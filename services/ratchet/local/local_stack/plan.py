@@ -18,6 +18,7 @@ from ratchet.core.rules.model_hub import PASSIVE
 from ratchet.core.service.discovery import DIRECTORY_VARIABLE
 from ratchet.core.service.settings import PREFIX, SharedSettings, faults, from_file, left_open
 from ratchet.core.service.settings_file import FILE_VARIABLE
+from ratchet.local.local_stack.broker_users import ADMIN, AGENT_PROGRAM, CONFIG_FILE, OPERATOR, broker_users
 from ratchet.local.local_stack.catalog import (
     CONSOLE,
     ENGINE,
@@ -68,15 +69,19 @@ class StackPlan:
     """Where everything is, for services, agents and commands."""
     ports: Mapping[str, int]
     """By name."""
+    admin_seed: Path
+    """Of the broker's user that makes streams and buckets."""
     when_needed: Set[str] = frozenset()
     """Members that start when a job or a policy needs them."""
 
     @property
     def shared(self) -> SharedSettings:
-        """The same as settings, for code that runs outside the stack's services."""
-        return shared_of(self.env)
+        """The same as settings, for the supervisor, which may do everything."""
+        return shared_of({**self.env, SEED_VARIABLE: str(self.admin_seed)})
 
 
+SEED_VARIABLE, CLIENT_SEED_VARIABLE = "RATCHET_NATS_SEED_FILE", "RATCHET_CLIENT_NATS_SEED_FILE"
+"""Whose key a program of ours, and the client in an agent, shows the broker."""
 ENGINE_KEY_VARIABLE = "RATCHET_ENGINE_API_KEY"
 """What `engine_local` asks for, and what gateway and deployer send to their engine."""
 
@@ -92,7 +97,9 @@ def make_plan(settings: StackSettings, secrets: StackSecrets) -> StackPlan:
     names = [name for name in default_ports(settings.gateways) if owner_of(name) in owners]
     ports = choose_ports(settings, names, is_taken)
     filed = left_open(SharedSettings, from_file(SharedSettings, settings.file), os.environ)
+    users = broker_users(settings.directory)
     env = _environment(settings, stack_environment(ports, shared_of(filed), secrets), secrets.engine_key)
+    env |= {SEED_VARIABLE: str(users.seed_file(OPERATOR)), CLIENT_SEED_VARIABLE: str(users.seed_file(AGENT_PROGRAM))}
     programs = [*_servers(settings.directory, secrets, servers, ports, shared_of({**filed, **env}))]
     if settings.mlflow is not None:
         mlflow = mlflow_server(settings.mlflow, settings.directory.resolve() / "data" / MLFLOW, ports[MLFLOW])
@@ -103,7 +110,8 @@ def make_plan(settings: StackSettings, secrets: StackSecrets) -> StackPlan:
     named = {*settings.only, *([ENGINE] if _names_reward_models(settings) else [])}
     when_needed = {spec.name for spec in services if spec.starts_when_needed and spec.name not in named}
     used = {name: ports[name] for name in names}
-    return StackPlan(tuple(programs), _needs(settings, services, started), env, used, frozenset(when_needed & started))
+    needs, later = _needs(settings, services, started), frozenset(when_needed & started)
+    return StackPlan(tuple(programs), needs, env, used, users.seed_file(ADMIN), later)
 
 
 def _environment(settings: StackSettings, env: Mapping[str, str], engine_key: str) -> dict[str, str]:
@@ -127,7 +135,7 @@ def _servers(
     for name in names:
         match name:
             case "nats":
-                yield nats_server(data / name, ports[name], ports["nats_monitor"])
+                yield nats_server(data / name, ports[name], ports["nats_monitor"], CONFIG_FILE)
             case "s3":
                 keys = shared.s3_access_key, shared.s3_secret_key
                 yield seaweed_s3(data / name, ports[name], *keys, ports.values())
@@ -149,6 +157,9 @@ def _services(
             urls = health_urls(others, ports, settings.gateways, has_own_engine=settings.vllm is None)
             given = {**env, HEALTH_URLS[spec.name]: urls, DIRECTORY_VARIABLE: str(settings.directory.resolve())}
         own = {**variables_of(spec, settings.file, {**os.environ, **given}), **given}
+        own = {name: value for name, value in own.items() if name not in (SEED_VARIABLE, CLIENT_SEED_VARIABLE)}
+        if spec.name != ENGINE:  # it does not talk to the broker
+            own[SEED_VARIABLE] = str(broker_users(settings.directory).seed_file(spec.configured_as))
         if spec.name == GATEWAY and settings.gateways > 1:
             yield from shared_port_programs(spec, settings.gateways, ports, own, data)
         else:

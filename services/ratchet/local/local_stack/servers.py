@@ -67,8 +67,11 @@ OFF = (
 that finds the port; other protocols; and the report that it would send to its makers."""
 
 
-def nats_server(data_dir: Path, port: int, monitor_port: int) -> Program:
-    """nats-server with a generated configuration beside its data: durable before acknowledged."""
+def nats_server(data_dir: Path, port: int, monitor_port: int, users: str | None = None) -> Program:
+    """nats-server with a generated configuration beside its data: durable before acknowledged.
+
+    `users`: the file beside it that has them (`BrokerUsers.config`); None lets everyone in, who may do everything.
+    """
     config, monitor_path = data_dir / "nats.conf", secrets.token_urlsafe(16)
     return Program(
         name="nats",
@@ -78,12 +81,12 @@ def nats_server(data_dir: Path, port: int, monitor_port: int) -> Program:
         port=port,
         cwd=data_dir,
         directories=(data_dir,),
-        files={config: nats_config(data_dir / "jetstream", port, monitor_port, monitor_path)},
+        files={config: nats_config(data_dir / "jetstream", port, monitor_port, monitor_path, users)},
         stuck_s=STUCK_S,
     )
 
 
-def nats_config(store_dir: Path, port: int, monitor_port: int, monitor_path: str) -> str:
+def nats_config(store_dir: Path, port: int, monitor_port: int, monitor_path: str, users: str | None = None) -> str:
     """The text of the configuration file. What nats-server says of itself is found under `monitor_path` alone."""
     template = Template((resource_dir("deploy") / "nats" / "embedded.conf").read_text())
     return template.substitute(
@@ -95,6 +98,7 @@ def nats_config(store_dir: Path, port: int, monitor_port: int, monitor_path: str
         max_file_store=MAX_FILE_STORE_BYTES,
         max_memory_store=MAX_MEMORY_STORE_BYTES,
         store_dir=json.dumps(str(store_dir.resolve())),
+        users="" if users is None else f"include {json.dumps(users)}",
     )
 
 

@@ -24,6 +24,7 @@ from ratchet.bus.tasks import end
 from ratchet.core.errors import NotFound, RatchetError
 from ratchet.core.service.contracts import load_contracts
 from ratchet.local.local_stack.bootstrap import bootstrap
+from ratchet.local.local_stack.broker_users import broker_users
 from ratchet.local.local_stack.catalog import SERVERS, SERVICES
 from ratchet.local.local_stack.demand import needed_members, start_when_needed
 from ratchet.local.local_stack.durable_writes import PROBE_S, DurableWrites
@@ -91,6 +92,7 @@ class Stack:
             if left is not None:
                 self.ended_orphans = await asyncio.to_thread(end_orphans, left)
                 remove_record(self.settings.directory)
+            broker_users(self.settings.directory).keep_programs()
             self._plan = make_plan(self.settings, keep_secrets(self.settings.directory))
             keep_ports(self.settings.directory, self._plan.ports)
             logs, env = self.settings.directory / "logs", {STACK_ID_VARIABLE: self._id}

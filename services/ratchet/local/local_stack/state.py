@@ -23,7 +23,7 @@ from ratchet.core.stores.schema import schema_digest
 LOCK_FILE, SECRETS_FILE, PORTS_FILE, VERSION_FILE = "lock", "secrets.json", "ports.json", "version.json"
 SECRET_BYTES = 24
 """Of randomness in each secret, written in letters that urls and SQL need not quote."""
-FORMAT = 1
+FORMAT = 2
 """Of the state directory itself; tables have their schema, streams and buckets the contract."""
 
 T = TypeVar("T")

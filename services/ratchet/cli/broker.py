@@ -1,0 +1,216 @@
+"""`ratchet broker`: the broker's users, their keys and what they may do."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from ratchet.cli.options import HERE, AsJson, Directory, DryRun
+from ratchet.cli.output import errors, print_answer, print_dry_run, print_table
+from ratchet.core.errors import BusUnavailable
+from ratchet.local.local_stack.broker_users import ADMIN, BrokerUsers, broker_users, permissions_of_user
+from ratchet.local.local_stack.orphans import is_running
+from ratchet.local.local_stack.state import StackRecord, read_record
+
+app = typer.Typer(no_args_is_help=True)
+
+UsersDirectory = Annotated[
+    Path | None,
+    typer.Option("--users", help="The folder with users and keys; by default that of the stack."),
+]
+Names = Annotated[list[str] | None, typer.Argument(help="Users; by default all.")]
+KNOWN_S = 10.0
+"""Longest wait until the broker knows new keys."""
+
+
+class UserOut(msgspec.Struct, frozen=True, kw_only=True):
+    """A user of the broker."""
+
+    name: str
+    roles: tuple[str, ...]
+    """Of an agent; none: a program of Ratchet's."""
+    keys: int
+    """How many are good: two while they are exchanged."""
+    seed_file: str
+    publish: tuple[str, ...] | None = None
+    """Subjects that it may send to; null: everything."""
+    denied: tuple[str, ...] = ()
+    """Of these the ones that it may not."""
+
+
+class UsersOut(msgspec.Struct, frozen=True, kw_only=True):
+    """The users of a broker."""
+
+    users: list[UserOut]
+
+
+@app.command("list")
+def list_users(users_directory: UsersDirectory = None, as_json: AsJson = False, directory: Directory = HERE) -> None:
+    """List the broker's users, and where their keys lie."""
+    users = _users(users_directory, directory)
+    listed = UsersOut(users=[_out(users, name) for name in users.listed()])
+    rows = [(user.name, " ".join(user.roles), user.keys, user.seed_file) for user in listed.users]
+    print_answer(listed, as_json, lambda: print_table(("user", "roles", "keys", "seed file"), rows, "no users yet"))
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="A user, as `ratchet broker list` shows it.")],
+    users_directory: UsersDirectory = None,
+    as_json: AsJson = False,
+    directory: Directory = HERE,
+) -> None:
+    """Show the subjects that a user may send to. Reading is asking the broker's API, so it stands among them."""
+    shown = _out(_users(users_directory, directory), name, whole=True)
+    lines = ["everything"] if shown.publish is None else [*shown.publish, *(f"but not {one}" for one in shown.denied)]
+    print_answer(shown, as_json, "\n".join(lines))
+
+
+@app.command()
+def add(
+    name: Annotated[str, typer.Argument(help="What the broker calls the agent: lower-case letters, digits, - and _.")],
+    role: Annotated[list[str], typer.Option(help="A role that it works in; may be given again. `*`: every one.")],
+    users_directory: UsersDirectory = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    directory: Directory = HERE,
+) -> None:
+    """Make a user for an agent: it sends trajectories, feedback and preferences of its roles, and reads nothing.
+
+    The agent gets the file with its key: `RATCHET_NATS_SEED_FILE` names it there.
+    """
+    users = _users(users_directory, directory)
+    if dry_run:
+        print_dry_run(f"add {name} to {users.config}", {"name": name, "roles": role}, as_json)
+        return
+    users.add_agent(name, role)
+    _reload(users, users_directory, directory)
+    made = _out(users, name)
+    print_answer(made, as_json, made.seed_file)
+
+
+@app.command()
+def remove(
+    name: Annotated[str, typer.Argument(help="An agent's user.")],
+    users_directory: UsersDirectory = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    directory: Directory = HERE,
+) -> None:
+    """Take an agent's key away: the broker ends its connections at once."""
+    users = _users(users_directory, directory)
+    gone = _out(users, name)
+    if dry_run:
+        print_dry_run(f"remove {name} from {users.config}", gone, as_json)
+        return
+    users.remove_agent(name)
+    _reload(users, users_directory, directory)
+    print_answer(gone, as_json, f"{name} is removed")
+
+
+@app.command()
+def rotate(
+    names: Names = None,
+    users_directory: UsersDirectory = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    directory: Directory = HERE,
+) -> None:
+    """Give users new keys, beside the old ones, which stay good until `ratchet broker retire`.
+
+    Programs read their seed files again whenever they connect: nothing is restarted, and nothing that is sent is lost.
+    """
+    users = _users(users_directory, directory)
+    chosen = names or [*users.listed()]
+    if dry_run:
+        print_dry_run(f"exchange keys in {users.directory}", {"users": chosen}, as_json)
+        return
+    for name in chosen:
+        users.rotate(name)
+    record = _reload(users, users_directory, directory)
+    if record is not None and chosen:
+        asyncio.run(_known(record, users.next_seed(chosen[-1])))
+    for name in chosen:
+        users.release(name)
+    exchanged = UsersOut(users=[_out(users, name) for name in chosen])
+    print_answer(exchanged, as_json, f"new keys: {', '.join(chosen)}; the old ones are good, too")
+    if not as_json:
+        errors.print(
+            "give agents elsewhere their new seed files; then `ratchet broker retire` takes the old keys away",
+            markup=False,
+        )
+
+
+@app.command()
+def retire(
+    names: Names = None,
+    users_directory: UsersDirectory = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    directory: Directory = HERE,
+) -> None:
+    """Take all keys of users away but the newest. Who still has an old one comes back with the one in its seed file."""
+    users = _users(users_directory, directory)
+    chosen = names or [*users.listed()]
+    if dry_run:
+        print_dry_run(f"take old keys out of {users.config}", {"users": chosen}, as_json)
+        return
+    taken = sum(users.retire(name) for name in chosen)
+    _reload(users, users_directory, directory)
+    left = UsersOut(users=[_out(users, name) for name in chosen])
+    print_answer(left, as_json, f"{taken} old keys are taken away")
+
+
+def _users(given: Path | None, directory: Path) -> BrokerUsers:
+    return broker_users(directory) if given is None else BrokerUsers(given)
+
+
+def _out(users: BrokerUsers, name: str, *, whole: bool = False) -> UserOut:
+    from ratchet.core.service.contracts import load_contracts  # noqa: PLC0415 - it reads every schema
+
+    user = users.user(name)
+    granted = permissions_of_user(load_contracts(), name, user) if whole else None
+    return UserOut(
+        name=name,
+        roles=user.roles,
+        keys=len(user.keys),
+        seed_file=str(users.seed_file(name)),
+        publish=granted.publish if granted is not None else None,
+        denied=granted.denied if granted is not None else (),
+    )
+
+
+def _reload(users: BrokerUsers, given: Path | None, directory: Path) -> StackRecord | None:
+    """Have the running broker of the stack read its users again; the stack's record, None where none runs."""
+    record = read_record(directory) if given is None else None
+    if record is None or not is_running(record) or (pid := record.services["nats"].pid) is None:
+        if given is not None:
+            errors.print(f"have the broker read {users.config} again: `docker compose kill -s HUP nats`", markup=False)
+        return None
+    os.kill(pid, signal.SIGHUP)
+    return record
+
+
+async def _known(record: StackRecord, seed_file: Path) -> None:
+    """Return once the broker takes a new key. Raises `BusUnavailable`."""
+    import structlog  # noqa: PLC0415 - with the broker's library
+
+    from ratchet.bus.connection import Bus, Patience  # noqa: PLC0415 - it needs the broker's library
+    from ratchet.bus.settings import BusSettings  # noqa: PLC0415
+    from ratchet.core.service.contracts import load_contracts  # noqa: PLC0415
+
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    settings = BusSettings(record.env["RATCHET_NATS_URL"], seed_file)
+    patience = Patience(deadline_s=KNOWN_S, quiet=True)
+    try:
+        bus = await Bus.connect(settings, name=ADMIN, contracts=load_contracts(), patience=patience)
+    except BusUnavailable as error:
+        raise BusUnavailable(f"the new keys are not in use: {error}; the old ones stay good") from error
+    await bus.close()

@@ -1,0 +1,270 @@
+"""Every user of the broker tries everything: what is not its own is refused, and what it needs works."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pytest
+from nats.js.api import AckPolicy, ConsumerConfig
+
+from ratchet.bus.connection import Bus, Patience
+from ratchet.bus.kv import Bucket
+from ratchet.bus.listener import Listener
+from ratchet.bus.nats_client import API, Refused
+from ratchet.bus.ordered_reader import OrderedReader
+from ratchet.bus.outbox import Outbox
+from ratchet.bus.permissions import Rights, rights_of
+from ratchet.bus.settings import BusSettings
+from ratchet.bus.spool import Spool
+from ratchet.bus.testing import eventually
+from ratchet.core.errors import BusUnavailable, NotPermitted
+from ratchet.core.service.contracts import load_contracts
+from ratchet.local.local_stack.broker_users import ADMIN, user_of
+from tests.support.broker_with_users import AGENT, ROLE, BrokerWithUsers, broker_with_users
+from tests.support.messages import trajectory
+from tests.support.running import running
+
+CONTRACTS = load_contracts()
+PROGRAMS = sorted(CONTRACTS.programs)
+BUCKETS, STREAMS = sorted(CONTRACTS.buckets), sorted(CONTRACTS.streams)
+ALL_STREAMS = [*STREAMS, *(f"KV_{bucket}" for bucket in BUCKETS)]
+ENOUGH_S = 60.0
+"""A caller that the broker does not answer waits for longer, each time."""
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerWithUsers]:
+    with broker_with_users(tmp_path_factory.mktemp("permissions")) as broker:
+        yield broker
+
+
+@pytest.fixture
+async def admin(broker: BrokerWithUsers) -> AsyncIterator[Bus]:
+    """With all streams and buckets made, and each service's durable consumers."""
+    async with broker.bus(ADMIN) as bus:
+        await bus.make_streams()
+        yield bus
+
+
+def tries() -> Iterator[tuple[str, str, str]]:
+    """(verb, name, subject) of all that a program may try, by the names of the API for the account with the streams."""
+    for topic in CONTRACTS.topics:
+        for subject in CONTRACTS.subjects(topic):
+            filled = subject.replace("*", "RL_TURNS.x" if subject.count("*") > 1 else "another", 1).removesuffix(".*")
+            yield "send", topic, filled
+    for bucket in BUCKETS:
+        yield "write", bucket, f"$KV.{bucket}.another"
+    for stream in ALL_STREAMS:
+        yield "read", stream, f"{API}.STREAM.MSG.GET.{stream}"
+        yield "read", stream, f"{API}.CONSUMER.CREATE.{stream}.reader-1"
+        yield "follow", stream, f"{API}.CONSUMER.LIST.{stream}"
+        yield "trim", stream, f"{API}.STREAM.PURGE.{stream}"
+        yield "delete", stream, f"{API}.STREAM.MSG.DELETE.{stream}"
+        for never in ("STREAM.CREATE", "STREAM.UPDATE", "STREAM.DELETE", "STREAM.SNAPSHOT", "STREAM.RESTORE"):
+            yield "change", stream, f"{API}.{never}.{stream}"
+    for spec in CONTRACTS.consumers.values():
+        name = spec.name.replace("<pool>", "default")
+        yield "consume", spec.name, f"{API}.CONSUMER.MSG.NEXT.{spec.stream}.{name}"
+        yield "consume", spec.name, f"{API}.CONSUMER.DURABLE.CREATE.{spec.stream}.{name}"
+        yield "consume", spec.name, f"$JS.ACK.{spec.stream}.{name}.1.1.1.1.1"
+        yield "change", spec.name, f"{API}.CONSUMER.DELETE.{spec.stream}.{name}"
+        yield "change", spec.name, f"{API}.CONSUMER.PAUSE.{spec.stream}.{name}"
+        yield "change", spec.name, f"{API}.CONSUMER.CREATE.{spec.stream}.{name}"
+        yield "change", spec.name, f"{API}.CONSUMER.CREATE.{spec.stream}.{name}.agent.rl.feedback.v1"
+
+
+def is_right(rights: Rights, verb: str, name: str) -> bool:
+    """Whether the registry gives a program this; changing streams and consumers is no program's."""
+    buckets = {f"KV_{bucket}" for bucket in (*rights.opens, *rights.writes)}
+    given: dict[str, set[str]] = {
+        "send": {*rights.sends},
+        "write": {*rights.writes},
+        "read": {*rights.reads, *buckets},
+        "follow": {*rights.follows, *rights.trims},
+        "trim": {*rights.trims},
+        "delete": {*rights.deletes},
+        "consume": {*rights.consumes},
+        "change": set(),
+    }
+    return name in given[verb]
+
+
+async def outcomes(bus: Bus) -> dict[tuple[str, str, str], bool]:
+    """By try, whether the broker let it through: what it refuses it says before it answers what was sent later."""
+    refused, every = set[str](), list(tries())
+    for _, _, subject in every:
+        own = bus.nc.api + subject.removeprefix(API) if subject.startswith(f"{API}.") else subject
+        bus.nc.when_refused(own, lambda _, subject=subject: refused.add(subject))
+        await bus.nc.publish(own, b"nothing that could be meant", reply=bus.nc.new_inbox())
+    with suppress(Refused):  # of an agent
+        await bus.nc.request(f"{bus.nc.api}.STREAM.NAMES", timeout=60)
+    return {one: one[2] not in refused for one in every}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+async def test_program_gets_through_with_its_rights_and_nothing_else(
+    broker: BrokerWithUsers, admin: Bus, program: str
+) -> None:
+    rights = rights_of(CONTRACTS, program)
+    async with broker.bus(user_of(program)) as bus:
+        tried = await outcomes(bus)
+    wrong = {one: through for one, through in tried.items() if through != is_right(rights, *one[:2])}
+    assert wrong == {}
+
+
+async def test_agent_sends_for_its_role_and_reads_nothing(broker: BrokerWithUsers, admin: Bus) -> None:
+    async with broker.bus(AGENT) as bus:
+        await bus.publish(msgspec.structs.replace(trajectory(), role=ROLE))
+        with pytest.raises(NotPermitted, match=r"may not publish agent\.rl\.trajectory\.v1\.another"):
+            await bus.publish(msgspec.structs.replace(trajectory(), role="another"))
+        tried = await outcomes(bus)
+    assert {one for one, through in tried.items() if through} == {("send", "agent.rl.alert.v1", "agent.rl.alert.v1")}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+async def test_program_reads_and_writes_all_that_the_registry_names(
+    broker: BrokerWithUsers, admin: Bus, program: str
+) -> None:
+    """By the library itself: its readers, consumers and buckets need more of the broker's API than one may think."""
+    rights = rights_of(CONTRACTS, program)
+    await admin.publish(msgspec.structs.replace(trajectory(program), role=ROLE))
+    async with broker.bus(user_of(program)) as bus:
+        assert await bus.missing() == frozenset()
+        for stream in rights.reads:
+            async with aclosing(OrderedReader(bus, stream).to_end()) as batches:
+                read = [message async for batch in batches for message in batch]
+            assert bool(read) == ((extent := await bus.extent(stream)).first <= extent.last)
+        for name in rights.consumes:
+            spec = CONTRACTS.consumers[name]
+            config = ConsumerConfig(durable_name=name.replace("<pool>", "default"), ack_policy=AckPolicy.EXPLICIT)
+            consumer = bus.pull(spec.stream, config, batch=10, linger_s=0.0)
+            await consumer.open()
+            for message in await consumer.next_batch(wait_s=0.2):
+                await message.ack_sync(timeout=5)
+            assert await consumer.oldest_s() >= 0.0
+            await consumer.close()
+        for name in (*rights.opens, *rights.writes):
+            bucket = Bucket(bus, name, msgspec.Raw)
+            if name in rights.writes:
+                await bucket.update("one", msgspec.Raw(b"2"), await bucket.put("one", msgspec.Raw(b"1")))
+                await bucket.delete("one")
+            assert await bucket.get("one") is None
+            async with aclosing(bucket.watch()) as changes:
+                assert [key for key, _ in await anext(changes)] == await bucket.keys()
+
+
+async def test_answer_of_the_broker_comes_to_who_asked_and_to_no_other_subject(
+    broker: BrokerWithUsers, admin: Bus
+) -> None:
+    """In one account the broker would store its answer as an API key that no service can read: all doors would shut."""
+    before = [await admin.extent(f"KV_{bucket}") for bucket in ("keys", "policies")]
+    async with broker.bus(AGENT) as agent, broker.bus("gateway") as gateway:
+        await agent.nc.publish(f"agent.rl.trajectory.v1.{ROLE}", b"{}", reply="$KV.keys.junk")
+        await gateway.nc.publish(f"{gateway.nc.api}.STREAM.NAMES", b"", reply="$KV.keys.junk")
+        await Bucket(gateway, "responses", msgspec.Raw).put("forged", msgspec.Raw(b"{}"))
+        got = f"{gateway.nc.api}.STREAM.MSG.GET.KV_responses"
+        await gateway.nc.publish(got, b'{"last_by_subj": "$KV.responses.forged"}', reply="$KV.policies.helpdesk")
+        pushed = ConsumerConfig(name="reader-x", ack_policy=AckPolicy.NONE, deliver_subject="$KV.policies.helpdesk")
+        await gateway.nc.jetstream().add_consumer("KV_responses", config=pushed)
+        await gateway.nc.publish("agent.rl.turn.v1", b"{}", headers={"Nats-Trace-Dest": "$KV.keys.junk"})
+        await asyncio.gather(agent.nc.flush(), gateway.nc.flush())
+        await gateway.extent("RL_TURNS")  # the broker has seen to all that came before
+    assert [await admin.extent(f"KV_{bucket}") for bucket in ("keys", "policies")] == before
+
+
+async def test_refusal_reaches_what_waits_with_words(broker: BrokerWithUsers, admin: Bus) -> None:
+    async with broker.bus("gateway") as bus, asyncio.timeout(ENOUGH_S):
+        with pytest.raises(
+            NotPermitted, match=r"user gateway may not publish agent\.rl\.trajectory\.v1\.helpdesk: docs/"
+        ):
+            await bus.publish(msgspec.structs.replace(trajectory(), role=ROLE))
+        with pytest.raises(BusUnavailable, match=r"user gateway may not publish \$KV.policies.helpdesk"):
+            await Bucket(bus, "policies", msgspec.Raw).put("helpdesk", msgspec.Raw(b"{}"))
+        with pytest.raises(BusUnavailable, match=r"gateway may not publish STREAMS\.API\.CONSUMER\.CREATE\.RL_REWARDS"):
+            await OrderedReader(bus, "RL_REWARDS").open()
+        config = ConsumerConfig(durable_name="collector-turns", ack_policy=AckPolicy.EXPLICIT)
+        taking = bus.pull("RL_TURNS", config, batch=10, linger_s=0.0)
+        with pytest.raises(
+            Refused, match=r"may not publish STREAMS\.API\.CONSUMER\.DURABLE\.CREATE\.RL_TURNS\.collector-turns"
+        ):
+            await taking.open()
+        listener = Listener(bus.nc, "agent.rl.>", lambda _: None)
+        await listener.open()
+        with pytest.raises(NotPermitted, match=r"may not listen to agent\.rl\.>"):
+            await listener.round_trip()
+
+
+async def test_pull_that_is_refused_ends_at_once(broker: BrokerWithUsers, admin: Bus) -> None:
+    await admin.nc.jetstream().add_consumer("RL_TURNS", ConsumerConfig(durable_name="collector-turns"))
+    async with broker.bus("span_exporter") as bus:
+        own = ConsumerConfig(durable_name="spans-turns", ack_policy=AckPolicy.EXPLICIT)
+        consumer = bus.pull("RL_TURNS", own, batch=10, linger_s=0.0)
+        await consumer.open()
+        consumer._name = "collector-turns"  # as a program would that takes another one's messages
+        bus.nc.when_refused(consumer._pulls_by, consumer._on_refusal)
+        consumer._asked_at = -100.0
+        with pytest.raises(Refused, match=r"may not publish STREAMS\.API\.CONSUMER\.MSG\.NEXT\.RL_TURNS\.coll"):
+            async with asyncio.timeout(30):
+                await consumer.next_batch(60)
+
+
+async def test_gateways_hear_one_another_in_their_account(broker: BrokerWithUsers, admin: Bus) -> None:
+    heard: list[bytes] = []
+    async with broker.bus("gateway") as one, broker.bus("gateway") as other:
+        listener = Listener(other.nc, "agent.rl.gateway.notes.v1", heard.append)
+        await listener.open()
+        await listener.round_trip()
+        assert one.nc.send_now("agent.rl.gateway.notes.v1", b"note")
+
+        async def has_heard() -> bool:
+            return heard == [b"note"]
+
+        await eventually(has_heard)
+        assert (await other.extent("RL_GATEWAYS")).last >= 1
+
+
+async def test_program_without_a_key_reads_what_it_lacks(broker: BrokerWithUsers) -> None:
+    with pytest.raises(BusUnavailable, match="refuses this program's key: RATCHET_NATS_SEED_FILE, which is not set"):
+        await broker_bus_without_key(broker)
+
+
+async def broker_bus_without_key(broker: BrokerWithUsers) -> Bus:
+    patience = Patience(deadline_s=2.0, quiet=True, first_pause_s=0.1)
+    return await Bus.connect(BusSettings(broker.server.url), name="old", contracts=CONTRACTS, patience=patience)
+
+
+async def test_message_that_may_not_be_sent_holds_up_no_other(
+    broker: BrokerWithUsers, admin: Bus, tmp_path: Path
+) -> None:
+    spool = Spool(tmp_path, 1_000_000)
+    async with broker.bus(AGENT) as bus:
+        outbox = Outbox(CONTRACTS, "test", spool)
+
+        async def connected() -> Bus:
+            return bus
+
+        async with running(_Sending(outbox, connected)):
+            for role in (ROLE, "another", ROLE):
+                outbox.put(msgspec.structs.replace(trajectory(f"outbox {role} {outbox.pending}"), role=role))
+            assert await outbox.flush(30)
+    spool.close()
+    assert (outbox.stats.published, outbox.stats.refused) == (2, 1)
+
+
+@dataclass
+class _Sending:
+    """An outbox as a component."""
+
+    outbox: Outbox
+    connect: Callable[[], Awaitable[Bus]]
+
+    async def run(self) -> None:
+        await self.outbox.run(self.connect)
+
+    async def stop(self) -> None:
+        await self.outbox.stop()

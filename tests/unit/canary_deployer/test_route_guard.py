@@ -1,0 +1,106 @@
+"""Routes that another program has written are set back to what was decided, and alerted."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from ratchet.bus.kv import Bucket
+from ratchet.bus.testing import eventually
+from ratchet.canary_deployer.domain.serving import decided_route
+from ratchet.canary_deployer.route_guard import RouteGuard
+from ratchet.core.contract import Alert
+from ratchet.core.contract.state import POLICIES, Route
+from tests.support.canary_world import ROLE, CanaryWorld, served
+from tests.support.running import running
+
+
+@asynccontextmanager
+async def guarded(world: CanaryWorld) -> AsyncIterator[Bucket[msgspec.Raw]]:
+    """The bucket of routes, as anybody with its right may write it, while the guard looks at it."""
+    routes = Bucket(world.bus, POLICIES, msgspec.Raw)
+    async with running(RouteGuard(routes, lambda _: world.controller, world.bus.publish, world.clock)):
+        yield routes
+
+
+def alerts_of(world: CanaryWorld) -> list[Alert]:
+    """Those that say that a route was set back."""
+    return [alert for alert in world.bus.published(Alert) if alert.key == f"route-set-back:{ROLE}"]
+
+
+async def is_set_back(world: CanaryWorld, alerts: int, route: Route) -> None:
+    async def probe() -> bool:
+        entry = await Bucket(world.bus, POLICIES, msgspec.Raw).get(ROLE)
+        assert entry is not None
+        return bytes(entry.value) == msgspec.json.encode(route) and len(alerts_of(world)) == alerts
+
+    await eventually(probe, 30)
+
+
+async def test_forged_route_is_alerted_and_set_back() -> None:
+    world = await CanaryWorld().with_policies(1, 2)
+    await world.until("running")
+    before = await world.route()
+    assert before.canary is not None
+    heavier = msgspec.structs.replace(before.canary, schedule=[])
+    forged = [
+        msgspec.json.encode(msgspec.structs.replace(before, stable=served(2))),
+        msgspec.json.encode(msgspec.structs.replace(before, canary=heavier)),
+        msgspec.json.encode(msgspec.structs.replace(before, audit_hash="0" * 64)),
+        b'"no route"',
+    ]
+    async with guarded(world) as routes:
+        for number, value in enumerate(forged, 1):
+            world.clock.advance(0.5)
+            await routes.put(ROLE, msgspec.Raw(value))
+            await eventually(lambda number=number: _has(world, number), 30)
+            after = await world.route()
+            assert (after.stable, after.audit_hash) == (before.stable, before.audit_hash)
+            assert after.canary is not None
+            assert after.canary.schedule == before.canary.schedule
+    alert = alerts_of(world)[0]
+    assert (alert.severity, alert.role) == ("critical", ROLE)
+    assert "another program wrote" in alert.summary
+
+
+async def _has(world: CanaryWorld, alerts: int) -> bool:
+    published = len(alerts_of(world)) == alerts
+    entry = await Bucket(world.bus, POLICIES, msgspec.Raw).get(ROLE)
+    assert entry is not None
+    rollout = await world.rollout()
+    try:
+        route = msgspec.json.decode(bytes(entry.value), type=Route)
+    except msgspec.DecodeError:
+        return False
+    return published and route == decided_route(route, rollout)
+
+
+async def test_route_of_a_role_without_a_rollout_is_set_back() -> None:
+    world = CanaryWorld()
+    async with guarded(world) as routes:
+        await routes.put(ROLE, msgspec.Raw(msgspec.json.encode(Route(role=ROLE, stable=served(7)))))
+        await is_set_back(world, 1, Route(role=ROLE))
+
+
+async def test_stable_policy_without_a_rollout_stays() -> None:
+    world = await CanaryWorld().with_policies(1)
+    async with guarded(world) as routes:
+        forged = msgspec.structs.replace(await world.route(), previous=served(1))
+        await routes.put(ROLE, msgspec.Raw(msgspec.json.encode(forged)))
+        await is_set_back(world, 1, Route(role=ROLE, stable=served(1), next_version=2))
+
+
+async def test_route_that_the_deployer_writes_itself_is_never_set_back() -> None:
+    world = await CanaryWorld().with_policies(1, 2)
+    for _ in range(40):
+        await world.controller.step()
+        await world.play(20, 0.9, 0.2)
+        world.clock.advance(6)
+        rollout, route = await world.rollout(), await world.route()
+        if not rollout.outbox:
+            assert route == decided_route(route, rollout)
+        if not rollout.active:
+            break
+    assert (await world.rollout()).state == "rolled_back"
