@@ -220,13 +220,15 @@ def export(
 
 @app.command()
 def redact(
-    source: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="Records, a JSON document a line.")],
+    source: Annotated[Path, typer.Argument(help="Records, a JSON document a line.")],
     target: Annotated[Path, typer.Argument(help="Where the copy goes; an existing file is replaced.")],
     as_json: AsJson = False,
 ) -> None:
     """Copy a data set without secrets and personal data, and count what was taken out."""
     if source.suffix != ".jsonl" or target.suffix != ".jsonl":
         raise typer.BadParameter("both files must end in .jsonl: `ratchet dataset export -o NAME.jsonl` writes one")
+    if not source.is_file():
+        raise typer.BadParameter(f"there is no file {source}")
     if target.exists() and target.samefile(source):
         raise typer.BadParameter("the copy needs a file of its own")
     summary = RedactionSummary()

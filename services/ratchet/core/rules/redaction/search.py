@@ -28,6 +28,7 @@ for _kind in KINDS:
             _BY_END[_mark[-1]].append((_mark, _kind.find))
         else:
             _OTHERS.setdefault(_mark, []).append(_kind.find)
+_OTHER_MARKS = [*_OTHERS.items()]
 _TAIL = "|".join(
     f"(?<={re.escape(end)})(?:{'|'.join(f'(?<={re.escape(mark)})' for mark in sorted({mark for mark, _ in marks}))})"
     for end, marks in _BY_END.items()
@@ -105,14 +106,15 @@ def _plain_spans(text: str, places: re.Pattern[str] = _PLACES, *, with_base64: b
             decoded = _at_a_capital(hits, text, place, decoded if with_base64 else len(text))
         if hits and hits[-1][2] == "private_key":  # it may reach to the end, and is read once
             covered = hits[-1][1]
-    _other_marks(hits, text)
+    if len(text) > SHORTEST_OTHER:
+        _other_marks(hits, text)
     return hits
 
 
 def _other_marks(hits: list[Span], text: str) -> None:
     """Append what stands at the marks that end in a letter."""
-    for mark, finds in _OTHERS.items() if len(text) > SHORTEST_OTHER else ():
-        place = text.find(mark)
+    for mark, finds in _OTHER_MARKS:
+        place = text.find(mark) if mark in text else -1
         while place >= 0:
             _first(hits, finds, text, place)
             place = text.find(mark, place + len(mark))

@@ -98,12 +98,12 @@ def _redact(value: Json, search: _Search, depth: int, *, free: bool = False) -> 
     """`value` with placeholders. `free`: no schema types its numbers."""
     if depth <= 0:
         raise Rejected(f"cannot redact: nested more than {MAX_DEPTH} levels deep")
-    if value is None or isinstance(value, bool | float):
-        return value
     if isinstance(value, str):
-        if len(value) < SHORTEST or (value.startswith("data:") and _MEDIA.fullmatch(value)):
+        if len(value) < SHORTEST or (value[:5] == "data:" and _MEDIA.fullmatch(value)):
             return value
         return _spelled(value, search, depth) if search.in_text else _text(value, search)
+    if value is None or isinstance(value, bool | float):
+        return value
     if isinstance(value, int):
         looks_like_card = (free or search.in_text) and 10**12 <= value < 10**19 and is_card(str(value))
         return search.placeholder("card") if looks_like_card else value
@@ -116,20 +116,22 @@ def _redact(value: Json, search: _Search, depth: int, *, free: bool = False) -> 
 
 def _redact_object(members: dict[Json, Json], search: _Search, depth: int, *, free: bool) -> dict[str, Json]:
     redacted: dict[str, Json] = {}
-    paired = _pair(members)
+    paired = _pair(members) if "value" in members or "val" in members else None
     for name, value in members.items():
         if not isinstance(name, str):
             raise Rejected(f"cannot redact: a member is named by {type(name).__name__}, not by text")
-        key = plain = name if _is_clean(name) else _redact(name, search, depth)
+        clean, meaning, is_id = _of_name(name)
+        key = plain = name if clean else _redact(name, search, depth)
         number = 1
         while key in redacted:  # numbered, so that no member is lost
             number += 1
             key = f"{plain} {number}"
-        meaning = paired[1] if paired is not None and name == paired[0] else named(name)
+        if paired is not None and name == paired[0]:
+            meaning = paired[1]
         inside = free or name in FREE
         if meaning is not None:
             redacted[key] = _hide(value, meaning, search, depth - 1, free=inside)
-        elif names_an_id(name) and (isinstance(value, int) or (isinstance(value, str) and value.isdigit())):
+        elif is_id and _is_number(value):
             redacted[key] = value
         else:
             redacted[key] = _redact(value, search, depth - 1, free=inside)
@@ -140,6 +142,16 @@ def _redact_object(members: dict[Json, Json], search: _Search, depth: int, *, fr
 def _is_clean(text: str) -> bool:
     """Whether a short text holds no secret and no JSON: names of members, models and tools repeat in messages."""
     return not text.lstrip().startswith(("{", "[")) and not spans_in(text)
+
+
+def _is_number(value: Json) -> bool:
+    return isinstance(value, int) or (isinstance(value, str) and value.isdigit())
+
+
+@lru_cache(8192)
+def _of_name(name: str) -> tuple[bool, Named | None, bool]:
+    """Of the name of a member: whether it is no secret itself, what its value is, and whether that is an id."""
+    return _is_clean(name), named(name), names_an_id(name)
 
 
 NAMING = ("name", "key", "header", "field", "variable", "param", "parameter", "env", "label")
@@ -160,7 +172,7 @@ def _pair(members: dict[Json, Json]) -> tuple[str, Named] | None:
 def _redact_list(items: list[Json], search: _Search, depth: int, *, free: bool) -> list[Json]:
     """A list; in one of pairs, of a command's options, or of raw headers, a name tells of the text that follows it."""
     redacted: list[Json] = []
-    pairs = bool(items) and all(_is_pair(item) for item in items)
+    pairs = bool(items) and _is_pair(items[0]) and all(map(_is_pair, items))
     meaning: Named | None = None
     for item in items:
         if pairs:
@@ -174,10 +186,12 @@ def _redact_list(items: list[Json], search: _Search, depth: int, *, free: bool) 
             meaning = None
             continue
         redacted.append(_redact(item, search, depth - 1, free=free))
-        meaning = named(item) if isinstance(item, str) and _OPTION.fullmatch(item) else None
+        names_next = isinstance(item, str) and item[:1] in _OPTION_BEGINS and _OPTION.fullmatch(item)
+        meaning = named(item) if names_next else None
     return redacted
 
 
+_OPTION_BEGINS = frozenset("-aApPcCsSxX")
 _OPTION = re.compile(
     r"--?[A-Za-z][\w.-]{1,40}|(?i:proxy-)?(?i:authorization|(?:set-)?cookie|x-[\w-]{1,40}(?:key|token))"
 )
@@ -212,7 +226,7 @@ def _hide(value: Json, meaning: Named, search: _Search, depth: int, *, free: boo
         return {name: (shown | rest)[name] for name in (*rest, *shown)}
     hidden: dict[str, Json] = {}
     for name, inner in members.items():
-        key = name if isinstance(name, str) and _is_clean(name) else str(_redact(name, search, depth))
+        key = name if isinstance(name, str) and _of_name(name)[0] else str(_redact(name, search, depth))
         hidden[key] = _hide(inner, meaning, search, depth - 1, free=True)
     return hidden
 
@@ -241,11 +255,14 @@ def _is_json(text: str) -> bool:
     return True
 
 
+_BEFORE_JSON = frozenset("{[ \t\r\n")
+
+
 def _text(text: str, search: _Search) -> str:
     """A text of a message; one in which the search does not end is a placeholder, and its message goes on."""
     if len(text) <= REMEMBERED and not search.detectors and _is_clean(text):
         return text
-    if not text.lstrip().startswith(("{", "[")) and not spans_in(text, search.detectors):
+    if text[0] not in _BEFORE_JSON and not spans_in(text, search.detectors):
         return text  # most texts
     inside = _Search(Counter(), search.detectors, in_text=True)
     try:
