@@ -12,6 +12,7 @@ from pathlib import Path
 import nats
 from nats.aio.client import Client as Connection
 
+from ratchet.bus.nats_client import read_seed
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.warehouse import Warehouse
 from ratchet.local.local_stack.member import Member, MemberState
@@ -23,6 +24,7 @@ from ratchet.local.local_stack.state import keep_secrets
 from tests.chaos.clocks import Clocks
 from tests.chaos.proxy import Proxy
 from tests.chaos.schedule import SERVERS, SERVICES
+from tests.support.broker_with_users import admin_seed
 from tests.support.fake_engine import FakeProvider, providing
 
 EQUAL, BAD = "equal", "bad"
@@ -102,13 +104,18 @@ async def running_world(disk: Path, say: Callable[[str], None]) -> AsyncIterator
         )
         stack = await held.enter_async_context(Stack(settings, changed))
         connection = await nats.connect(
-            f"nats://127.0.0.1:{ports['nats']}", max_reconnect_attempts=-1, error_cb=_expected
+            f"nats://127.0.0.1:{ports['nats']}",
+            max_reconnect_attempts=-1,
+            error_cb=_expected,
+            nkeys_seed_str=read_seed(admin_seed(state)).seed,
         )
         held.push_async_callback(connection.close)
         direct = SharedSettings(clickhouse_url=clickhouse_url(ports["clickhouse"], password))
         warehouse = await Warehouse.connect(direct)
         held.push_async_callback(warehouse.close)
-        shared = SharedSettings(nats_url=env["RATCHET_NATS_URL"], data_dir=disk.parent / "agent")
+        shared = SharedSettings(
+            nats_url=env["RATCHET_NATS_URL"], nats_seed_file=admin_seed(state), data_dir=disk.parent / "agent"
+        )
         world = World(stack, disk, proxies, clocks, connection, warehouse, shared, say)
         noted.append(world.has_ended)
         yield world

@@ -20,6 +20,7 @@ import pytest
 
 from ratchet import AsyncClient
 from ratchet.bus.connection import Bus
+from ratchet.bus.nats_client import read_seed
 from ratchet.bus.tasks import end
 from ratchet.bus.testing import eventually
 from ratchet.client import ClientSettings
@@ -28,6 +29,7 @@ from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.warehouse import Warehouse
 from ratchet.local.local_stack.settings import StackSettings
 from ratchet.local.local_stack.stack import Stack
+from tests.support.broker_with_users import admin_seed
 from tests.support.command_lines import ratchet
 from tests.support.fake_engine import FakeProvider, providing
 from tests.support.messages import trajectory
@@ -53,6 +55,7 @@ async def running(
             stack,
             SharedSettings(
                 nats_url=env["RATCHET_NATS_URL"],
+                nats_seed_file=admin_seed(directory),
                 clickhouse_url=env["RATCHET_CLICKHOUSE_URL"],
                 clickhouse_database=env["RATCHET_CLICKHOUSE_DATABASE"],
             ),
@@ -175,9 +178,9 @@ class Load:
             await asyncio.sleep(0.1)
 
 
-async def come_and_go(url: str) -> None:
+async def come_and_go(url: str, seed_file: Path) -> None:
     """A stream that is made, filled and deleted again and again."""
-    connection = await nats.connect(url)
+    connection = await nats.connect(url, nkeys_seed_str=read_seed(seed_file).seed)
     try:
         jetstream = connection.jetstream()
         while True:
@@ -216,7 +219,7 @@ async def test_a_stack_that_is_destroyed_under_load_has_all_that_was_acknowledge
             for work in (load.publish(bus), load.call()):
                 held.push_async_callback(end, asyncio.create_task(work))
             await eventually(lambda: enough(load, 20, UNRECORDED))
-            churn = asyncio.create_task(come_and_go(shared.nats_url))
+            churn = asyncio.create_task(come_and_go(shared.nats_url, admin_seed(directory)))
             made = await asyncio.to_thread(ratchet, "backup", str(saved), "--dir", str(directory), "--json")
             await end(churn)
             assert made.returncode == 0, made.stderr

@@ -18,6 +18,7 @@ from ratchet.local.local_stack.servers import STUCK_S
 from ratchet.local.local_stack.settings import StackSettings
 from ratchet.local.local_stack.stack import Stack
 from tests.integration.test_telemetry import post
+from tests.support.broker_with_users import admin_seed
 from tests.support.consuming import messages_of
 from tests.support.gateway_scene import scene
 from tests.support.messages import trajectory
@@ -40,7 +41,7 @@ async def test_broker_takes_messages_again_after_a_full_disk(tmp_path: Path) -> 
         settings = StackSettings(directory=disk / "state", free_ports=True, only=("nats",))
         async with Stack(settings) as stack:
             broker = stack.members["nats"]
-            shared = SharedSettings(nats_url=stack.url("nats"))
+            shared = SharedSettings(nats_url=stack.url("nats"), nats_seed_file=admin_seed(disk / "state"))
             bus = await Bus.connect(shared.bus, name="test", contracts=load_contracts())
             await bus.ensure_streams()
             acknowledged = [number for number in range(100) if await _publishes(bus, number)]
@@ -68,8 +69,11 @@ async def test_broker_takes_messages_again_after_a_full_disk(tmp_path: Path) -> 
             await bus.close()
 
 
-async def test_telemetry_waits_for_room_on_a_full_disk_and_none_is_lost(tmp_path: Path) -> None:
+async def test_telemetry_waits_for_room_on_a_full_disk_and_none_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with small_disk(tmp_path / "disk") as disk:
+        monkeypatch.setenv("RATCHET_NATS_SEED_FILE", str(admin_seed(disk / "state")))
         settings = StackSettings(directory=disk / "state", free_ports=True, only=("nats",))
         async with Stack(settings) as stack, scene(At(stack.url("nats")), tmp_path / "gateway") as here:
             runs = [traced(f"run {number}") for number in range(1000)]

@@ -10,7 +10,7 @@ from pathlib import Path
 from ratchet.bus.connection import Bus, Patience
 from ratchet.bus.settings import BusSettings
 from ratchet.core.service.contracts import load_contracts
-from ratchet.local.local_stack.broker_users import CONFIG_FILE, BrokerUsers
+from ratchet.local.local_stack.broker_users import ADMIN, CONFIG_FILE, BrokerUsers, broker_users
 from ratchet.local.local_stack.ports import free_ports
 from ratchet.local.local_stack.servers import nats_server
 from tests.support.servers import RunningServer, running
@@ -18,6 +18,11 @@ from tests.support.servers import RunningServer, running
 ROLE = "helpdesk"
 AGENT = "bot"
 """An agent's user, for `ROLE` alone."""
+
+
+def admin_seed(stack: Path) -> Path:
+    """The key of who may do everything on the broker of the local stack in a directory."""
+    return broker_users(stack).seed_file(ADMIN)
 
 
 @dataclass(frozen=True)
