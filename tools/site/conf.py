@@ -64,6 +64,7 @@ PARTS = {
         "docs/chaos",
         "docs/reward-drift",
         "docs/statistics",
+        "docs/permissions",
     ),
     "Operation": (
         "docs/guides/operator",
