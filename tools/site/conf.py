@@ -64,7 +64,6 @@ PARTS = {
         "docs/chaos",
         "docs/reward-drift",
         "docs/statistics",
-        "docs/permissions",
     ),
     "Operation": (
         "docs/guides/operator",
@@ -72,6 +71,7 @@ PARTS = {
         "docs/guides/alerts",
         "docs/operations",
         "docs/guarantees",
+        "docs/permissions",
         "docs/SECURITY",
     ),
     "To look up": ("docs/cli", "docs/settings", "docs/api/client", "docs/api/http", "docs/api/training"),
