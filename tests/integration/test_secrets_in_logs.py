@@ -23,6 +23,7 @@ from ratchet.local.local_stack.plan import shared_of
 from ratchet.local.local_stack.settings import StackSettings
 from ratchet.local.local_stack.stack import Stack
 from tests.integration.test_hostile_messages import letters
+from tests.support.broker_with_users import admin_seed
 from tests.support.canary_traffic import finished_job
 from tests.support.contract_files import CONTRACTS, example
 from tests.support.engine_process import publish
@@ -77,7 +78,7 @@ async def test_no_log_line_holds_a_planted_secret(tmp_path: Path) -> None:
     async with Echo().running() as echo:
         settings = StackSettings(directory=tmp_path, free_ports=True, only=SERVICES, env=_environment(echo))
         async with Stack(settings) as stack:
-            shared = shared_of(stack.env)
+            shared = shared_of(stack.env).model_copy(update={"nats_seed_file": admin_seed(tmp_path)})
             prepared_objects(shared)
             resident = await asyncio.to_thread(_publish, shared, tmp_path)
             async with connected(shared) as bus:
