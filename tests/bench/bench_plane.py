@@ -29,7 +29,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import nats
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
@@ -112,7 +111,7 @@ async def round_of(stack: Stack, case: Case, measured: Measured) -> None:
 async def latency(stack: Stack, case: Case, per_second: float, measured: Measured) -> None:
     """Publish at an even pace, and note when the broker delivers each reward."""
     seen: dict[str, float] = {}
-    client = await nats.connect(stack.broker)
+    client = await stack.broker()
 
     async def on_reward(message: Msg) -> None:
         seen.setdefault(json.loads(message.data)["trajectory_id"], time.time())
@@ -134,7 +133,7 @@ async def latency(stack: Stack, case: Case, per_second: float, measured: Measure
 
 async def bare(stack: Stack, case: Case) -> dict[str, float]:
     """Trajectories a second of the parts alone, with the bytes that the stack holds."""
-    client = await nats.connect(stack.broker)
+    client = await stack.broker()
     jetstream = client.jetstream()
     body = (await jetstream.get_last_msg("RL_TRAJECTORIES", "agent.rl.trajectory.v1.bench")).data or b""
     await jetstream.add_stream(name="BARE", subjects=["bare"])

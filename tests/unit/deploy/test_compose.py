@@ -22,6 +22,8 @@ from ratchet.core.rules.algorithms import PROMPTS
 from ratchet.core.rules.model_hub import HUB_VARIABLE
 from ratchet.core.service.runtime import SHUTDOWN_S
 from ratchet.core.service.settings import SharedSettings
+from ratchet.local.local_stack import broker_users
+from ratchet.local.local_stack.broker_users import ADMIN, CONTAINER_SEED, OPERATOR
 from ratchet.local.local_stack.catalog import (
     MLFLOW,
     MLFLOW_PORT,
@@ -37,7 +39,9 @@ from tests.support.compose import REPOSITORY, VARIABLE, compose, services
 from tools.environment.make_env import assignments
 
 OURS = {spec.name: spec for spec in (*SERVICES, NOTIFIER, SPAN_EXPORTER)}
-ONE_SHOT = {"volumes", "init"}
+ONE_SHOT = {"volumes", "broker_users", "init"}
+BY_HAND = {"operator"}
+"""Run by a person, with the profile `tools`."""
 EXAMPLE = assignments((REPOSITORY / ".env.example").read_text())
 TEXT = (REPOSITORY / "docker-compose.yml").read_text()
 
@@ -123,7 +127,7 @@ def test_every_user_of_the_object_store_can_reach_one_elsewhere() -> None:
         "console",
         TRACKER.name,
     }
-    assert {"init", *workers, *engines} == set(users)
+    assert {"init", *workers, *engines, *BY_HAND} == set(users)
     assert all("front" in services()[name]["networks"] for name in users)
     assert compose()["x-objects"]["RATCHET_S3_ENDPOINT"] == "${S3_ENDPOINT:-" + EXAMPLE["S3_ENDPOINT"] + "}"
 
@@ -199,7 +203,8 @@ def test_mlflow_and_tracker_come_with_their_profile_and_hold_up_nothing() -> Non
     profiles = {name: one["profiles"] for name, one in services().items() if "profiles" in one}
 
     engines = {"engine_local": ["local"], "engine_vllm": ["gpu"]}
-    assert profiles == {"trainer_gpu": ["gpu"], TRACKER.name: ["mlflow"], MLFLOW: ["mlflow"], **engines}
+    by_hand = {name: ["tools"] for name in BY_HAND}
+    assert profiles == {"trainer_gpu": ["gpu"], TRACKER.name: ["mlflow"], MLFLOW: ["mlflow"], **engines, **by_hand}
     needed = {
         needed
         for name, one in services().items()
@@ -289,7 +294,7 @@ def test_service_is_confined(name: str) -> None:
         assert service["read_only"] is True
 
 
-@pytest.mark.parametrize("name", sorted(set(services()) - ONE_SHOT))
+@pytest.mark.parametrize("name", sorted(set(services()) - ONE_SHOT - BY_HAND))
 def test_lasting_service_is_watched_and_restarted(name: str) -> None:
     service = services()[name]
 
@@ -302,6 +307,34 @@ def test_ports_are_published_on_the_loopback_address_only() -> None:
 
     assert published
     assert all(port.startswith("127.0.0.1:") for port in published)
+
+
+def _seeds_of(container: str) -> dict[str, str]:
+    """By the volume that a one-shot container mounts for another one: the user whose seed goes there."""
+    mounts = (mount.split(":") for mount in services()[container]["volumes"])
+    return {volume: place.split("/")[2] for volume, place in mounts if place.startswith("/containers/")}
+
+
+def test_every_container_at_the_broker_has_the_key_of_its_own_user_alone() -> None:
+    own = {name: SETTINGS[name].configured_as for name in SETTINGS} | {"trainer_gpu": "trainer_worker"}
+    own |= {"init": ADMIN, "streams": ADMIN, "operator": OPERATOR}
+    at_broker = {name for name, one in services().items() if "RATCHET_NATS_URL" in one.get("environment", {})}
+
+    assert _seeds_of("broker_users") == {name: own[name] for name in at_broker}
+    assert _seeds_of("volumes") == _seeds_of("broker_users")
+    for name in at_broker:
+        assert services()[name]["environment"]["RATCHET_NATS_SEED_FILE"] == f"/data/{CONTAINER_SEED}"
+        assert services()[name]["volumes"] == [f"{name}:/data"]
+
+
+def test_all_seeds_together_are_where_they_are_made_and_the_broker_has_none() -> None:
+    holders = {name for name, one in services().items() if any("broker_seeds:" in m for m in one.get("volumes", []))}
+
+    assert holders == {"volumes", "broker_users"}
+    assert all(services()[name]["network_mode"] == "none" for name in holders)
+    assert {"nats:/users", "broker_seeds:/users/seeds"} <= {*services()["broker_users"]["volumes"]}
+    assert services()["broker_users"]["command"][2:] == [broker_users.__name__, "/users", "/containers"]
+    assert services()["nats"]["depends_on"]["broker_users"]["restart"] is True
 
 
 @pytest.mark.parametrize("name", sorted(services()))

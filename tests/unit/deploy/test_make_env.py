@@ -44,12 +44,12 @@ def test_second_run_changes_nothing(folder: Path) -> None:
 
 
 def test_new_name_is_added_and_known_values_stay(folder: Path) -> None:
-    (folder / ".env").write_text("NATS_PASSWORD=mine\n")
+    (folder / ".env").write_text("CLICKHOUSE_PASSWORD=mine\n")
 
     main(folder)
 
     written = assignments((folder / ".env").read_text())
-    assert written["NATS_PASSWORD"] == "mine"
+    assert written["CLICKHOUSE_PASSWORD"] == "mine"
     assert written["GRAFANA_PASSWORD"]
 
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,7 @@ from ratchet.bus.contracts import Contracts
 from ratchet.bus.nats_client import API, IMPORTED_API, Seed, seed_text
 from ratchet.bus.permissions import Part, Permissions, permissions_of, permissions_of_part
 from ratchet.core.contract import DEFAULT_ROLE
-from ratchet.core.errors import BadRequest, ConfigError, Conflict, NotFound
+from ratchet.core.errors import BadRequest, ConfigError, Conflict, NotFound, RatchetError
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.files import PRIVATE, lock_at, write_whole
 
@@ -35,6 +36,8 @@ ADMIN, OPERATOR = "admin", "operator"
 AGENT_PROGRAM = "client"
 """What an agent sends through, as the registry calls it; its own user here sends for every role."""
 USERS_FILE, CONFIG_FILE = "users.json", "users.conf"
+CONTAINER_SEED = "broker.seed"
+"""A container's own seed, in its volume."""
 STREAMS_ACCOUNT, ANSWERS = "RATCHET", "_INBOX.>"
 """The account that has the streams and buckets; and where each program's answers come to, in its own account."""
 _NAME = re.compile(r"[a-z0-9_-]{1,64}")
@@ -128,6 +131,16 @@ class BrokerUsers:
             user = _known(users, name)
             users[name] = msgspec.structs.replace(user, keys=user.keys[:1])
         return len(user.keys) - 1
+
+    def hand_out(self, containers: Path) -> None:
+        """Put its user's seed into each container's volume, which is the directory USER/CONTAINER of `containers`.
+
+        Raises `NotFound` or `OSError`.
+        """
+        users = self.listed()
+        for volume in sorted(containers.glob("*/*")):
+            _known(users, volume.parent.name)
+            write_whole(volume / CONTAINER_SEED, self.seed_file(volume.parent.name).read_bytes(), mode=PRIVATE)
 
     def next_seed(self, name: str) -> Path:
         """Where the new seed of a user lies until the broker knows its key."""
@@ -235,3 +248,20 @@ def _known(users: Mapping[str, BrokerUser], name: str) -> BrokerUser:
 def _require(text: str, what: str) -> None:
     if not _NAME.fullmatch(text):
         raise BadRequest(f"{text!r} is no {what}: lower-case letters, digits, - and _, up to 64 of them")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """`python -m ratchet.local.local_stack.broker_users USERS CONTAINERS`: make what is missing, hand out the seeds."""
+    directory, containers = map(Path, arguments)
+    users = BrokerUsers(directory)
+    try:
+        users.keep_programs()
+        users.hand_out(containers)
+    except (RatchetError, OSError) as error:
+        sys.stderr.write(f"broker_users: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
