@@ -72,7 +72,7 @@ async def test_an_end_follows_its_turns_also_when_their_recorder_died(nats: Brok
 
 
 async def test_a_body_that_takes_long_to_search_holds_up_no_other_agent(nats: Broker, tmp_path: Path) -> None:
-    hostile = [{"role": "user", "content": "pwd=x " * MAX_SECRETS}]
+    hostile = [{"role": "user", "content": "pwd=hunter22 " * MAX_SECRETS}]
     async with scene(nats, tmp_path, recorders=1) as here:
         await ask(here.client(), HI)
         await here.published(Turn, 1)
