@@ -63,7 +63,7 @@ _SPELLED = re.compile(
 _WORD = re.compile(r"\S{1,4096}")
 _RUN = re.compile(r"[A-Za-z0-9+/_-]*")
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{20,}={0,2}")
-LONGEST_RUN = 65_536
+SHORT_RUN, LONGEST_RUN = 64, 65_536
 """Characters of a run before the place where it is noticed."""
 SHORTEST_OTHER = 12
 """Characters of the longest text that holds none of the marks that end in a letter."""
@@ -208,8 +208,7 @@ def _character(spelled: str) -> str:
 
 def _in_base64(text: str, place: int) -> tuple[Span | None, int]:
     """The run of base64 around a place, if what it decodes to holds a secret; and where the run ends."""
-    before = _RUN.match(text[max(0, place - LONGEST_RUN) : place][::-1])
-    run = _BASE64.match(text, place - (before.end() if before else 0))
+    run = _BASE64.match(text, place - _run_before(text, place))
     if run is None:
         return None, place
     plain = run[0].rstrip("=").replace("-", "+").replace("_", "/")
@@ -219,6 +218,17 @@ def _in_base64(text: str, place: int) -> tuple[Span | None, int]:
     decoded = base64.b64decode(usable + "=" * (-len(usable) % 4))
     hits = _plain_spans(decoded.decode()) if _is_text(decoded) else []
     return ((*run.span(), hits[0][2]) if hits else None), run.end()
+
+
+def _run_before(text: str, place: int) -> int:
+    """Characters of the run of base64 that ends before a place: most are short, and no more of the text is copied."""
+    length = 0
+    for reach in (SHORT_RUN, LONGEST_RUN):
+        before = _RUN.match(text[max(0, place - reach) : place][::-1])
+        length = before.end() if before else 0
+        if length < reach:
+            break
+    return length
 
 
 def _is_text(decoded: bytes) -> bool:

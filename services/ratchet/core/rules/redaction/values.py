@@ -13,6 +13,8 @@ from ratchet.core.rules.redaction.names import Named, named, words
 
 PLACEHOLDER = re.compile(r"\[REDACTED:[a-z_]+\]")
 
+LONGEST_LINE = 512
+"""Characters of a line that are read on either side of a value: a text may be one line of megabytes."""
 _NAME = re.compile(r"""(?P<gap>[ \t]{0,4})(?P<close>\]?["'`]?\\{0,3})(?P<name>[\w.$-]{1,64})""")
 """What stands before a sign, read backwards."""
 _NAME_AND_SIGN = re.compile(r"""["'#]{0,2}[ \t]{0,2}[:=]""" + _NAME.pattern)
@@ -81,6 +83,11 @@ def name_before(text: str, place: int) -> str:
     return before["name"][::-1] if before else ""
 
 
+def _line_before(text: str, place: int) -> str:
+    """What stands before a place on its line."""
+    return text[max(0, place - LONGEST_LINE) : place].rpartition("\n")[2]
+
+
 def _reversed(text: str, place: int) -> str:
     return text[max(0, place - 80) : place][::-1]
 
@@ -96,7 +103,7 @@ def beside_its_name(text: str, place: int) -> Span | None:
     if meaning is None or name.startswith("$"):
         return _named_beside(text, sign.end()) if name.lower() in NAMING else None
     start = place - before.end()
-    line_start = text[:start].rpartition("\n")[2].strip(" \t-\"'") in {"", "export", "set"}
+    line_start = _line_before(text, start).strip(" \t-\"'") in {"", "export", "set"}
     where = _Place(text, meaning, name, sign.end(), text[place], bool(before["gap"] or sign["pad"]), line_start)
     if text[place] == ">":
         return _in_xml(where) if text[start - 1 : start] == "<" else None
@@ -239,10 +246,10 @@ def _is_code(where: _Place, value: str, following: str) -> bool:
     if "." in value or where.name.lower().endswith(value.lower()):
         return True
     if has_digit(value):
-        line = where.text[where.text.rfind("\n", 0, where.at) + 1 : where.at]
-        return where.sign == "=" and following in {",", ")"} and "(" in line
+        return where.sign == "=" and following in {",", ")"} and "(" in _line_before(where.text, where.at)
     if where.sign == ":" or where.spaced:
-        rest = where.text[where.at + len(value) :].partition("\n")[0].strip()
+        end = where.at + len(value)
+        rest = where.text[end : end + LONGEST_LINE].partition("\n")[0].strip()
         is_whole_line = where.line_start and not rest and where.sign in {":", "="} and value == value.lower()
         return not is_whole_line or where.sign == "="
     return following in {",", ")"} or (value != value.lower() and not value.isupper() and value[:1].isupper())
