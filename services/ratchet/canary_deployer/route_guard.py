@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from ratchet.bus.kv import Bucket
-from ratchet.bus.tasks import UntilStopped
+from ratchet.bus.tasks import UntilStopped, end
 from ratchet.canary_deployer.controller import RolloutController
 from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.domain.serving import decided_route
@@ -28,7 +28,7 @@ from ratchet.core.rules.arms import served, version_0
 log = structlog.get_logger()
 
 AGAIN_S = 1.0
-"""Pause after a fault of the broker, before a route is compared again."""
+"""Pause before a route is compared again whose rollout could not be read."""
 
 
 class RouteGuard:
@@ -46,6 +46,8 @@ class RouteGuard:
         self._controller_of = controller_of
         self._publish = publish
         self._now = now
+        self._late: dict[str, asyncio.Task[None]] = {}
+        """By role: routes that are compared again and again, for their rollouts cannot be read now."""
         self._working = UntilStopped()
 
     async def run(self) -> None:
@@ -57,17 +59,36 @@ class RouteGuard:
         self._working.stop()
 
     async def _follow(self) -> None:
-        async for changes in self._routes.watch(lambda key: "." not in key):
-            for role, _ in changes:
-                while (controller := self._controller_of(role)) is not None:
-                    try:
-                        await self._compare(controller)
-                        break
-                    except Conflict:
-                        continue
-                    except RatchetError as error:
-                        log.warning("route not compared yet", role=role, reason=str(error))
-                        await asyncio.sleep(AGAIN_S)
+        try:
+            async for changes in self._routes.watch(lambda key: "." not in key):
+                for role, _ in changes:
+                    if not await self._is_compared(role) and role not in self._late:
+                        self._late[role] = asyncio.create_task(self._compare_again(role))
+        finally:
+            await end(*self._late.values())
+
+    async def _compare_again(self, role: str) -> None:
+        """Compare a route until it succeeds, beside the others."""
+        try:
+            while True:
+                await asyncio.sleep(AGAIN_S)
+                if await self._is_compared(role):
+                    return
+        finally:
+            del self._late[role]
+
+    async def _is_compared(self, role: str) -> bool:
+        """Compare the route of a role with what was decided; False where that cannot be known now."""
+        while (controller := self._controller_of(role)) is not None:
+            try:
+                await self._compare(controller)
+                return True
+            except Conflict:
+                continue
+            except RatchetError as error:
+                log.warning("route not compared yet", role=role, reason=str(error))
+                return False
+        return True
 
     async def _compare(self, controller: RolloutController) -> None:
         """Set the role's route back where it is not what was decided. Raises an error of the tree."""

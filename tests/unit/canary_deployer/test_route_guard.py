@@ -12,7 +12,7 @@ from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.domain.serving import decided_route
 from ratchet.canary_deployer.route_guard import RouteGuard
 from ratchet.core.contract import Alert
-from ratchet.core.contract.state import POLICIES, Route
+from ratchet.core.contract.state import POLICIES, ROLLOUTS, Route
 from tests.support.canary_world import ROLE, CanaryWorld, served
 from tests.support.running import running
 
@@ -90,6 +90,18 @@ async def test_stable_policy_without_a_rollout_stays() -> None:
         forged = msgspec.structs.replace(await world.route(), previous=served(1))
         await routes.put(ROLE, msgspec.Raw(msgspec.json.encode(forged)))
         await is_set_back(world, 1, Route(role=ROLE, stable=served(1), next_version=2))
+
+
+async def test_role_whose_rollout_cannot_be_read_holds_up_no_other() -> None:
+    world = CanaryWorld()
+    broken = world.new_controller(role="broken")
+    controllers = {"broken": broken, ROLE: world.controller}
+    await Bucket(world.bus, ROLLOUTS, msgspec.Raw).put("broken", msgspec.Raw(b"{"))
+    routes = Bucket(world.bus, POLICIES, msgspec.Raw)
+    async with running(RouteGuard(routes, controllers.get, world.bus.publish, world.clock)):
+        await routes.put("broken", msgspec.Raw(msgspec.json.encode(Route(role="broken", stable=served(7)))))
+        await routes.put(ROLE, msgspec.Raw(msgspec.json.encode(Route(role=ROLE, stable=served(7)))))
+        await is_set_back(world, 1, Route(role=ROLE))
 
 
 async def test_route_that_the_deployer_writes_itself_is_never_set_back() -> None:
