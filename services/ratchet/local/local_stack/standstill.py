@@ -2,7 +2,8 @@
 
 What its servers and services have written by then is what `kill -9` of all at once would leave: no message is there
 without the one that caused it, for a process that is stopped sends nothing. A guard, a process of its own, stops them,
-and lets them go on when this one says so, ends in whatever way, or takes too long.
+and lets them go on when this one says so, ends in whatever way, or takes too long. Where the guard itself is killed,
+this one does.
 """
 
 from __future__ import annotations
@@ -48,15 +49,20 @@ class Standstill:
 def standing_still(stack_id: str) -> Iterator[Standstill]:
     """Nothing of the stack runs within the block. Raises `Unavailable` where a process does not stop."""
     command = [sys.executable, "-P", "-m", __name__, stack_id]
-    with subprocess.Popen(  # noqa: S603 - our own module
+    guard = subprocess.Popen(  # noqa: S603 - our own module
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-    ) as guard:
-        assert guard.stdout is not None  # noqa: S101 - the process was started with a pipe
-        began = guard.stdout.readline()  # from the first process that stops on
-        until = time.monotonic() + LONGEST_S
-        if not began or not guard.stdout.readline():
-            raise Unavailable("a process of the stack does not stop: is its disk away?")
-        yield Standstill(datetime.now(UTC), until, stack_id)
+    )
+    try:
+        with guard:
+            assert guard.stdout is not None  # noqa: S101 - the process was started with a pipe
+            began = guard.stdout.readline()  # from the first process that stops on
+            until = time.monotonic() + LONGEST_S
+            if not began or not guard.stdout.readline():
+                raise Unavailable("a process of the stack does not stop: is its disk away?")
+            yield Standstill(datetime.now(UTC), until, stack_id)
+    finally:
+        if guard.returncode != 0:  # it was killed, and let nothing go on
+            _signal(_processes(stack_id), signal.SIGCONT)
 
 
 def _guard() -> None:

@@ -194,6 +194,20 @@ def test_a_stack_goes_on_where_its_backup_is_killed_while_it_stands_still(stack:
     assert not list(tmp_path.glob(".*.partial"))
 
 
+def test_a_stack_goes_on_where_the_guard_of_its_standstill_is_killed(stack: RunningStack, tmp_path: Path) -> None:
+    killed: list[int] = []
+
+    def kill_the_guard(_done: int, _size: int) -> None:
+        if not killed and stack.stands_still():
+            guard = next(each for each in psutil.Process().children() if stack.stack_id in each.cmdline())
+            guard.kill()
+            killed.append(guard.pid)
+
+    back_up(stack.state, tmp_path / "backup", kill_the_guard)
+    assert killed
+    stack.goes_on()
+
+
 def test_a_second_backup_of_a_stack_is_refused_and_the_first_is_made(stack: RunningStack, tmp_path: Path) -> None:
     def again(_done: int, _size: int) -> None:
         with pytest.raises(Conflict, match=r"another backup of .*state is being made"):
