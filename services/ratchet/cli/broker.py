@@ -162,8 +162,10 @@ def retire(
     if dry_run:
         print_dry_run(f"take old keys out of {users.config}", {"users": chosen}, as_json)
         return
-    taken = sum(users.retire(name) for name in chosen)
-    _reload(users, users_directory, directory)
+    try:
+        taken = sum(users.retire(name) for name in chosen)
+    finally:
+        _reload(users, users_directory, directory)
     left = UsersOut(users=[_out(users, name) for name in chosen])
     print_answer(left, as_json, f"{taken} old keys are taken away")
 

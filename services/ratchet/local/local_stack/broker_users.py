@@ -126,9 +126,14 @@ class BrokerUsers:
         self.next_seed(name).replace(self.seed_file(name))
 
     def retire(self, name: str) -> int:
-        """Take away all keys of a user but the newest; how many. Raises `NotFound`."""
+        """Take away all keys of a user but the newest; how many.
+
+        Raises `NotFound`, or `Conflict` where an exchange was broken off: the program does not have the newest yet.
+        """
         with self._changing() as users:
             user = _known(users, name)
+            if self.next_seed(name).exists():
+                raise Conflict(f"an exchange of {name}'s key was broken off: run `ratchet broker rotate {name}` first")
             users[name] = msgspec.structs.replace(user, keys=user.keys[:1])
         return len(user.keys) - 1
 
