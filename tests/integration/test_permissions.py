@@ -177,6 +177,24 @@ async def test_answer_of_the_broker_comes_to_who_asked_and_to_no_other_subject(
     assert [await admin.extent(f"KV_{bucket}") for bucket in ("keys", "policies")] == before
 
 
+async def test_consumer_of_a_program_pushes_to_no_topic(broker: BrokerWithUsers, admin: Bus) -> None:
+    """To a literal subject that is listened to the broker pushes for any reader, which would send what it may not."""
+    subjects = [subject.replace("*", "another") for topic in CONTRACTS.topics for subject in CONTRACTS.subjects(topic)]
+    own = {subject for subject in subjects if subject.startswith("agent.rl.alert.")}
+    to = sorted({*subjects, *(f"$KV.{bucket}.another" for bucket in BUCKETS)} - own)
+    async with broker.bus("console") as console:
+        jetstream, last = console.nc.jetstream(), await console.extent("RL_ALERTS")
+        for number, subject in enumerate(to):
+            config = ConsumerConfig(name=f"pushed-{number}", ack_policy=AckPolicy.NONE, deliver_subject=subject)
+            await jetstream.add_consumer("RL_ALERTS", config=config)
+        await console.nc.request("agent.rl.alert.v1", b"{}", timeout=30)
+        made = [await jetstream.consumer_info("RL_ALERTS", f"pushed-{number}") for number in range(len(to))]
+        for number in range(len(to)):
+            await jetstream.delete_consumer("RL_ALERTS", f"pushed-{number}")
+    assert last.last + 1 == (await admin.extent("RL_ALERTS")).last
+    assert [info.config.deliver_subject for info in made if info.push_bound] == []
+
+
 async def test_refusal_reaches_what_waits_with_words(broker: BrokerWithUsers, admin: Bus) -> None:
     async with broker.bus("gateway") as bus, asyncio.timeout(ENOUGH_S):
         with pytest.raises(
