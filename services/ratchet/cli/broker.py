@@ -128,7 +128,7 @@ def rotate(
     Programs read their seed files again whenever they connect: nothing is restarted, and nothing that is sent is lost.
     """
     users = _users(users_directory, directory)
-    chosen = names or [*users.listed()]
+    chosen = _chosen(users, names)
     if dry_run:
         print_dry_run(f"exchange keys in {users.directory}", {"users": chosen}, as_json)
         return
@@ -158,7 +158,7 @@ def retire(
 ) -> None:
     """Take all keys of users away but the newest. Who still has an old one comes back with the one in its seed file."""
     users = _users(users_directory, directory)
-    chosen = names or [*users.listed()]
+    chosen = _chosen(users, names)
     if dry_run:
         print_dry_run(f"take old keys out of {users.config}", {"users": chosen}, as_json)
         return
@@ -172,6 +172,13 @@ def retire(
 
 def _users(given: Path | None, directory: Path) -> BrokerUsers:
     return broker_users(directory) if given is None else BrokerUsers(given)
+
+
+def _chosen(users: BrokerUsers, names: list[str] | None) -> list[str]:
+    """Those that are named, or all. Raises `NotFound` before anything is changed."""
+    for name in names or ():
+        users.user(name)
+    return names or [*users.listed()]
 
 
 def _out(users: BrokerUsers, name: str, *, whole: bool = False) -> UserOut:

@@ -35,7 +35,7 @@ ADMIN, OPERATOR = "admin", "operator"
 """Who makes streams and buckets, and may do everything; and who has the commands (`cli` in the registry)."""
 AGENT_PROGRAM = "client"
 """What an agent sends through, as the registry calls it; its own user here sends for every role."""
-USERS_FILE, CONFIG_FILE = "users.json", "users.conf"
+USERS_FILE, CONFIG_FILE, LOCK_FILE = "users.json", "users.conf", "users.lock"
 CONTAINER_SEED = "broker.seed"
 """A container's own seed, in its volume."""
 STREAMS_ACCOUNT, ANSWERS = "RATCHET", "_INBOX.>"
@@ -165,14 +165,17 @@ class BrokerUsers:
 
     @contextmanager
     def _changing(self) -> Iterator[dict[str, BrokerUser]]:
-        """The users; as they are at the end they are written, and the configuration with them."""
+        """The users; as they are at the end they are written, and the configuration with them. Raises `Conflict`."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with lock_at(self.directory / "users.lock"):
-            users = self.listed()
-            yield users
-            encoded = msgspec.json.format(msgspec.json.encode(users), indent=1)
-            write_whole(self.directory / USERS_FILE, encoded, mode=PRIVATE)
-            write_whole(self.config, configuration(users, load_contracts()).encode(), mode=PRIVATE)
+        try:
+            with lock_at(self.directory / LOCK_FILE):
+                users = self.listed()
+                yield users
+                encoded = msgspec.json.format(msgspec.json.encode(users), indent=1)
+                write_whole(self.directory / USERS_FILE, encoded, mode=PRIVATE)
+                write_whole(self.config, configuration(users, load_contracts()).encode(), mode=PRIVATE)
+        except BlockingIOError as error:
+            raise Conflict(f"another command changes the users in {self.directory}: try again") from error
 
 
 def broker_users(stack: Path) -> BrokerUsers:

@@ -8,7 +8,8 @@ import pytest
 
 from ratchet.bus.nats_client import read_seed
 from ratchet.core.errors import Conflict
-from ratchet.local.local_stack.broker_users import BrokerUsers
+from ratchet.core.service.files import lock_at
+from ratchet.local.local_stack.broker_users import LOCK_FILE, BrokerUsers
 
 
 def test_key_of_an_exchange_that_was_broken_off_is_not_taken_away(tmp_path: Path) -> None:
@@ -23,3 +24,11 @@ def test_key_of_an_exchange_that_was_broken_off_is_not_taken_away(tmp_path: Path
     users.release("bot")
     assert users.retire("bot") == 2
     assert read_seed(users.seed_file("bot")) != held
+
+
+def test_a_second_command_at_once_is_refused_in_words(tmp_path: Path) -> None:
+    users = BrokerUsers(tmp_path)
+    users.add_agent("bot", ["helpdesk"])
+    with lock_at(tmp_path / LOCK_FILE), pytest.raises(Conflict, match="another command changes the users in"):
+        users.rotate("bot")
+    assert len(users.user("bot").keys) == 1
