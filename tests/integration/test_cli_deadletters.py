@@ -31,6 +31,7 @@ from ratchet.core.contract.operations import DeadLetter
 from ratchet.core.contract.trajectory import TaskContext
 from ratchet.core.errors import NotFound, Rejected
 from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.message_bodies import StoredBodies
 from tests.support.consuming import consuming
 from tests.support.messages import AT, trajectory
 from tests.support.running import connected, running
@@ -197,6 +198,7 @@ async def test_a_replay_sends_the_original_that_the_stream_holds(
             return await newest(shared_settings, 10)
 
         (one,) = await eventually(dead)
+        bus.bodies = StoredBodies(shared_settings)  # the command keeps a large one there
         shown = await read(shared_settings, one.number)
         assert (shown.letter.kept, shown.refused, SECRET in decoded(shown)) == (kept, None, False)
         await replay_letter(shared_settings, one.number, dry_run=False)

@@ -24,7 +24,7 @@ def backup(
     as_json: AsJson = False,
     directory: Directory = HERE,
 ) -> None:
-    """Copy the state of a stack into a new folder, secrets included.
+    """Copy the state of a stack, running or not, into a new folder, secrets included.
 
     Keep it as private as the state itself. A stack that runs stands still for the end of the copy, as a rule for less
     than a second and never for more than a few: so all that is copied is of one moment.

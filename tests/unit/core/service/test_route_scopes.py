@@ -95,7 +95,7 @@ async def test_every_documented_route_of_gateway_refuses_key_without_its_scope(t
         for path, method in routes:
             words = [scope for word, scope in OF_GATEWAY.items() if f"/{word}" in path]
             scope = KeyScope.VIEW if method == "GET" and words else (words or [INFER])[0]
-            concrete = re.sub(r"\{\w+\}", "x", path)
+            concrete = re.sub(r"\{\w+\}", "x", path.replace("{sha256}", "0" * 64))
             for caller in [UNAUTHENTICATED, *holders(scope)]:
                 for place in (concrete, f"/t/x{concrete}"):
                     with pytest.raises(Forbidden, match=f"`{scope}"):
