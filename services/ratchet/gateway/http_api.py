@@ -45,7 +45,7 @@ _SLASHED = re.compile(r"/t/(?P<name>[^/]+(?:/[^/]+)+?)(?P<path>/(?:v1|openai)/.*
 """A base_url whose trajectory has a slash in its name as it is."""
 _AZURE = re.compile(r"(/t/[^/]+)?/openai/deployments/(?P<model>[^/]+)(?P<path>/.*)")
 _END = re.compile(r"/v1/trajectories/(?P<trajectory>[^/]+)/end")
-_BODY = re.compile(r"/v1/bodies/(?P<sha256>[0-9a-f]{64})")
+_BODY = re.compile(r"/v1/bodies/(?P<sha256>.+)", re.DOTALL)
 _RESPONSE = re.compile(r"/v1/responses/(?P<id>[^/]+)(?P<items>/input_items)?")
 _MODEL = re.compile(r"/v1/models/(?P<name>.+)")
 _JOBS = r"/v1/jobs(/[A-Za-z0-9][A-Za-z0-9_.-]{0,127}){0,2}"
