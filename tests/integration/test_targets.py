@@ -61,5 +61,6 @@ async def test_recorded_trajectories_are_rewarded_and_both_waits_noted(shared_se
             return rewarded.keys() == recorded.keys()
 
         await eventually(all_rewarded)
+    assert len(rewarded) == NUMBER
     note_target("collect", of_99_in_100(waited))
     note_target("reward", of_99_in_100([rewarded[name] - at for name, at in recorded.items()]))

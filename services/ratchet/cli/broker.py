@@ -69,7 +69,11 @@ def show(
 ) -> None:
     """Show the subjects that a user may send to. Reading is asking the broker's API, so it stands among them."""
     shown = _out(_users(users_directory, directory), name, whole=True)
-    lines = ["everything"] if shown.publish is None else [*shown.publish, *(f"but not {one}" for one in shown.denied)]
+    lines = (
+        ["everything"]
+        if shown.publish is None
+        else [*shown.publish, *(f"but not {subject}" for subject in shown.denied)]
+    )
     print_answer(shown, as_json, "\n".join(lines))
 
 

@@ -27,7 +27,7 @@ IGNORED = frozenset({"DATE_TIME", "PHONE_NUMBER", "CREDIT_CARD", "IBAN_CODE"})
 
 def detect(text: str) -> Sequence[Span]:
     """The spans of what the recognisers notice. Raises `ConfigError` where Presidio is not installed."""
-    noticed = [(one.start, one.end, one.entity_type.lower()) for one in _analyzer().analyze(text, language="en")]
+    noticed = [(hit.start, hit.end, hit.entity_type.lower()) for hit in _analyzer().analyze(text, language="en")]
     return [span for span in noticed if span[2].upper() not in IGNORED]
 
 
