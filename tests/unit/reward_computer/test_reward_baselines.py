@@ -65,6 +65,15 @@ def test_the_same_trajectory_published_again_does_not_count_again() -> None:
     assert again == once
 
 
+def test_an_id_counts_that_lies_across_two_that_were_counted() -> None:
+    folded: TurnHistory | None = None
+    for sequence, end in enumerate(("aaaabbbb", "ccccdddd", "bbbbcccc", "ccccdddd"), start=1):
+        counted = msgspec.structs.replace(trajectory(), trajectory_id=f"01890000-0000-7000-8000-0000{end}")
+        folded = add_trajectory(folded, received(counted, sequence))
+    assert folded is not None
+    assert folded.sequences == [1, 2, 3]
+
+
 def of_domain(domain: str | None, name: str = "one", role: str = "support") -> Trajectory:
     return trajectory(name, role=role, task_context=TaskContext(task_id="1", instructions="", domain=domain))
 

@@ -22,7 +22,8 @@ from ratchet.reward_computer.domain.normalization import Stats, stats_of
 CAPACITY = 2000
 """Entries kept: a window of 1,000 can be read as of any of the last 1,000 trajectories of the slot."""
 SLOTS = 256
-"""States of a role: 15 MB when all are full."""
+"""States of a role: 10 MB when all are full."""
+MARK = 4
 
 
 class TurnHistory(Value, frozen=True, kw_only=True):
@@ -30,8 +31,8 @@ class TurnHistory(Value, frozen=True, kw_only=True):
 
     sequences: list[int]
     calls: list[int]
-    marks: list[str]
-    """Ends of their ids: the same trajectory published again does not count again."""
+    marks: bytes
+    """Ends of their ids, `MARK` bytes each: the same trajectory published again does not count again."""
     domains: list[str]
     """Digests of their domains."""
 
@@ -44,7 +45,7 @@ class TurnHistory(Value, frozen=True, kw_only=True):
         return stats_of(past[-window:])
 
 
-EMPTY = TurnHistory(sequences=[], calls=[], marks=[], domains=[])
+EMPTY = TurnHistory(sequences=[], calls=[], marks=b"", domains=[])
 
 
 def task_type(received: Received[Message]) -> str | None:
@@ -63,15 +64,23 @@ def add_trajectory(history: TurnHistory | None, received: Received[Message]) -> 
     past, trajectory = history or EMPTY, received.message
     if not isinstance(trajectory, Trajectory):
         return past
-    mark = trajectory.trajectory_id.replace("-", "")[-8:]
-    if mark in past.marks:
+    mark = bytes.fromhex(trajectory.trajectory_id[-2 * MARK :])
+    if _has_mark(past.marks, mark):
         return past
+    kept = slice(1 - CAPACITY, None)
     return TurnHistory(
-        sequences=[*past.sequences, received.sequence][-CAPACITY:],
-        calls=[*past.calls, model_calls(trajectory)][-CAPACITY:],
-        marks=[*past.marks, mark][-CAPACITY:],
-        domains=[*past.domains, _digest(trajectory)][-CAPACITY:],
+        sequences=[*past.sequences[kept], received.sequence],
+        calls=[*past.calls[kept], model_calls(trajectory)],
+        marks=(past.marks + mark)[-MARK * CAPACITY :],
+        domains=[*past.domains[kept], _digest(trajectory)],
     )
+
+
+def _has_mark(marks: bytes, mark: bytes) -> bool:
+    place = marks.find(mark)
+    while place >= 0 and place % MARK:
+        place = marks.find(mark, place + 1)
+    return place >= 0
 
 
 def model_calls(trajectory: Trajectory) -> int:
