@@ -14,35 +14,18 @@ import msgspec
 import openai
 import pytest
 
-from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import eventually
 from ratchet.core.contract import Feedback
 from ratchet.core.contract.state import KEYS, POLICIES, Key, PolicyStage, PolicyVersion
-from ratchet.core.rules.access import hash_of, new_key
 from ratchet.core.service.settings import SharedSettings
+from tests.support.callers import made
 from tests.support.coordinator import coordinating, played, stored
 from tests.support.gateway_scene import ROLE, Scene, ask, scene, version
 from tests.support.running import connected, http_client, prepared_objects, prepared_warehouse
 from tests.support.servers import Broker, RunningServer
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
-
-
-async def made(bus: Bus, *scopes: str, **members: Any) -> tuple[Key, str]:
-    """A key in the bucket, and the key itself."""
-    key_id, secret = new_key()
-    given = {
-        "key_id": key_id,
-        "name": "test",
-        "hash": hash_of(secret.encode()),
-        "scopes": list(scopes),
-        "created_at": datetime.now(UTC),
-        "created_by": "test",
-    }
-    key = msgspec.convert({**given, **members}, Key)
-    await Bucket(bus, KEYS, Key).put(key_id, key)
-    return key, secret
 
 
 async def status_of(url: str, secret: str | None, path: str = "/v1/models", **headers: str) -> int:

@@ -38,7 +38,7 @@ from ratchet.core.contract.http.rollouts import (
     TrailOut,
 )
 from ratchet.core.errors import BadRequest, NotFound, Unreadable
-from ratchet.core.rules.access import Caller, KeyScope
+from ratchet.core.rules.access import Caller, KeyScope, RoleSet
 from ratchet.core.rules.arms import ROLE
 from ratchet.core.service.control_api import ControlApi
 from ratchet.core.service.openapi import member_words
@@ -110,10 +110,12 @@ class Api:
             api.route("POST", f"{role}/{act}", self._handler_of(act), scope=KeyScope.OPERATE, errors=ORDERS)
         return api
 
-    async def rollouts(self) -> RolloutsOut:
+    async def rollouts(self, roles: RoleSet) -> RolloutsOut:
         """Every role's newest rollout, without those whose record cannot be read."""
         shown: list[RolloutOut] = []
         for role in await self._controllers.roles():
+            if role not in roles:
+                continue
             with suppress(Unreadable):  # readiness names it
                 rollout = await self._controllers.current(role)
                 shown += [await self._summary(role, rollout)] if rollout is not None else []
@@ -147,10 +149,12 @@ class Api:
             first_break=msgspec.convert(audit.broken, DecisionOut, from_attributes=True) if audit.broken else None,
         )
 
-    async def all_policies(self) -> PoliciesOut:
+    async def all_policies(self, roles: RoleSet) -> PoliciesOut:
         """Every role's route and policies, without those whose route cannot be read."""
         shown: list[RolePoliciesOut] = []
         for role in await self._policies.roles():
+            if role not in roles:
+                continue
             with suppress(Unreadable):
                 shown.append(await self._role_policies(role))
         return PoliciesOut(roles=shown)

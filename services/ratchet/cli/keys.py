@@ -52,8 +52,9 @@ def create(
     scope: Annotated[
         list[str],
         typer.Option(
-            help="What it allows; may be given again. `infer:ROLE`, `feedback:ROLE` (`*`: every role), `train`,"
-            " `operate`, `view`, `annotate`, `admin`."
+            help="What it allows; may be given again. `infer:ROLE`, `feedback:ROLE`, `train:ROLE`, `operate:ROLE`,"
+            " `view:ROLE`, `annotate:ROLE`; `acme-*`: every role that begins so, `*`: every role, as is `view` alone;"
+            " `admin`."
         ),
     ],
     expires: Annotated[str | None, typer.Option(help="When it expires: `90d`, `12h`, or an RFC 3339 time.")] = None,

@@ -29,7 +29,7 @@ from ratchet.core.preferences.clickhouse_stored import StoredPreferences
 from ratchet.core.preferences.clickhouse_tries import Tries
 from ratchet.core.preferences.publishing import Published, Sink, publish
 from ratchet.core.preferences.rules.base import Try
-from ratchet.core.rules.access import Caller
+from ratchet.core.rules.access import Caller, RoleSet
 from ratchet.core.rules.redaction import redact_message
 from ratchet.core.stores.history import OF_ROLE
 from ratchet.core.stores.trajectory_search import OF_KEYS, TrajectoryFilter, instant, millis, of_keys, parts
@@ -49,6 +49,7 @@ REMEMBERED = 10_000
 """Choices of late that stay in memory: ClickHouse has a preference some seconds after it was published."""
 OPINIONS = 200_000
 """Newest preferences of a role that agreement is computed from."""
+UNREADABLE = "the two answers of this pair cannot be read any more: ask for the next pair"
 UNSURE = 0.5
 """A reward of less confidence is worth a person's look."""
 
@@ -107,11 +108,13 @@ class Annotation:
         """Pairs whose texts make no choice: equal answers, other questions, unreadable ones."""
         self._reading = asyncio.Semaphore(1)
 
-    async def queue(self, caller: Caller, role: str | None, limit: int) -> QueueOut:
-        """Trajectories that the caller has not rated, of the newest: first those that people disagree on, then those
-        without a reward that says something, then the newest. Evaluations are none of them: no thumb on one may teach.
+    async def queue(self, caller: Caller, roles: RoleSet, role: str | None, limit: int) -> QueueOut:
+        """Trajectories of the roles that the caller has not rated, of the newest: first those that people disagree on,
+        then those without a reward that says something, then the newest. Evaluations are none of them: no thumb on one
+        may teach.
         """
-        page = await self._listing.page(TrajectoryFilter(role=role, state="ended", evaluation=False), LOOKED_AT)
+        asked_for = TrajectoryFilter(role=role, within=roles.pattern, state="ended", evaluation=False)
+        page = await self._listing.page(asked_for, LOOKED_AT)
         keys = [(trajectory.role, trajectory.trajectory_id) for trajectory in page.trajectories]
         rated: dict[tuple[str, str], tuple[bool, bool]] = {}
         unsure: set[tuple[str, str]] = set()
@@ -166,17 +169,19 @@ class Annotation:
             why = "there is no pair left whose answers differ"
         return PairsOut(pair=None, why=why)
 
-    async def judge(self, caller: Caller, judgement: JudgementIn) -> JudgementOut:
-        """Take a choice. Raises `BadRequest`, `NotFound` for a pair that cannot be read any more, and `WrongState` for
-        one whose texts have changed since it was shown."""
+    async def judge(self, caller: Caller, roles: RoleSet, judgement: JudgementIn) -> JudgementOut:
+        """Take a choice. Raises `BadRequest`, `NotFound` for a pair of another role or that cannot be read any more,
+        and `WrongState` for one whose texts have changed since it was shown."""
         rater, key = caller.actor(), key_of(judgement.pair_id)
+        if key.role not in roles:
+            raise NotFound(UNREADABLE)
         if judgement.choice == "neither":
             skipped = {"role": key.role, "rater": rater, "one": key.one, "other": key.other, "at": self._now()}
             await self._warehouse.insert("pair_skips", [skipped], token=None)
             return JudgementOut(preference_id=None)
         pair = pair_of(key, await self._readable(key.role, [key.one, key.other]))
         if pair is None:
-            raise NotFound("the two answers of this pair cannot be read any more: ask for the next pair")
+            raise NotFound(UNREADABLE)
         if judgement.digest is not None and judgement.digest != pair.digest:
             raise WrongState("an answer of this pair was reported anew since it was shown: look at it again")
         chosen = preference_of(pair, rater, judgement.choice, judgement.confidence, judgement.comment)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ratchet.bus.message import decode
 from ratchet.core.contract import Turn
 from ratchet.core.errors import NotFound
+from ratchet.core.rules.access import RoleSet
 from ratchet.core.stores.history import History
 
 if TYPE_CHECKING:
@@ -36,10 +37,10 @@ class Calls:
         self._warehouse = warehouse
         self._reading = asyncio.Semaphore(AT_ONCE)
 
-    async def shown(self, turn_id: str, show: Show[T]) -> T:
-        """What `show` makes of a call, in a thread. Raises `NotFound`."""
+    async def shown(self, turn_id: str, show: Show[T], roles: RoleSet) -> T:
+        """What `show` makes of a call, in a thread. Raises `NotFound`, also for a call of another role."""
         rows = await self._warehouse.rows(_OF_CALL, {"id": turn_id})
-        if not rows:
+        if not rows or rows[0]["role"] not in roles:
             raise NotFound(f"no call {turn_id} is stored")
         async with self._reading:
             turns, is_alone = await self._run(rows[0]["role"], rows[0]["trajectory_id"], turn_id)

@@ -17,9 +17,11 @@ import msgspec
 
 from ratchet.bus.tasks import end
 from ratchet.console.domain.hints import Hints
+from ratchet.console.domain.visible import is_visible, loop_of
 from ratchet.console.metrics import LISTENERS
 from ratchet.core.contract.http.console import HintOut, LoopOut
 from ratchet.core.errors import Unavailable
+from ratchet.core.rules.access import ALL_ROLES, RoleSet
 from ratchet.core.service.runtime import Periodic
 
 LOOP_S = 2.0
@@ -44,7 +46,9 @@ Follow = Callable[[Callable[[HintOut], None]], Coroutine[Any, Any, None]]
 class Listener:
     """What waits to be sent to one page: bounded, whatever the page takes."""
 
-    def __init__(self) -> None:
+    def __init__(self, roles: RoleSet = ALL_ROLES) -> None:
+        """`roles`: what it may hear of."""
+        self.roles = roles
         self._loop: bytes | None = None
         self._hints: deque[bytes] = deque(maxlen=WAITING)
         self._news = asyncio.Event()
@@ -94,15 +98,15 @@ class Events:
     """Set when a listener comes or goes, and at the end."""
     _stopping: bool = field(default=False, init=False)
     _hints: Hints = field(default_factory=Hints, init=False)
-    _shown: bytes | None = field(default=None, init=False)
+    _shown: LoopOut | None = field(default=None, init=False)
     """The newest picture, while a page listens."""
 
-    def listen(self, key_id: str | None = None) -> AsyncGenerator[bytes, None]:
-        """The events for one page, which came with a key. Raises `Unavailable` at once where too many listen, and at
-        the end."""
+    def listen(self, key_id: str | None = None, roles: RoleSet = ALL_ROLES) -> AsyncGenerator[bytes, None]:
+        """The events about these roles for one page, which came with a key. Raises `Unavailable` at once where too many
+        listen, and at the end."""
         if self._stopping or (len(self._listeners) >= MOST_LISTENERS and not self._of_key(key_id)):
             raise Unavailable("the console stops" if self._stopping else "too many pages listen; try again later")
-        return self._events(Listener(), key_id)
+        return self._events(Listener(roles), key_id)
 
     def _of_key(self, key_id: str | None) -> list[Listener]:
         """Those that give way to another one of the same key, if there are too many; without keys there are none."""
@@ -116,7 +120,7 @@ class Events:
         self._listeners[listener] = key_id
         LISTENERS.set(len(self._listeners))
         if self._shown is not None:
-            listener.show(self._shown)
+            listener.show(_event("loop", loop_of(self._shown, listener.roles)))
         self._changed.set()
         try:
             until = self.monotonic() + LIFETIME_S
@@ -163,15 +167,19 @@ class Events:
         return False
 
     async def _send_loop(self) -> None:
-        self._shown = _event("loop", await self.loop())
+        self._shown = loop = await self.loop()
+        by_roles = {
+            roles: _event("loop", loop_of(loop, roles)) for roles in {listener.roles for listener in self._listeners}
+        }
         for listener in self._listeners:
-            listener.show(self._shown)
+            listener.show(by_roles[listener.roles])
 
     async def _send_hints(self) -> None:
         for hint in self._hints.take():
             event = _event("hint", hint)
             for listener in self._listeners:
-                listener.hint(event)
+                if is_visible(hint.role, listener.roles):
+                    listener.hint(event)
 
 
 def _event(name: str, value: msgspec.Struct) -> bytes:

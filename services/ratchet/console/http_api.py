@@ -12,6 +12,7 @@ from pydantic import Field
 from ratchet.console import statistics_api, trajectories_api
 from ratchet.console.annotation import Annotation
 from ratchet.console.calls import Calls
+from ratchet.console.domain.visible import alerts_of, drift_of, loop_of
 from ratchet.console.events import Events
 from ratchet.console.loop import Loop
 from ratchet.console.rollouts import Rollouts
@@ -19,7 +20,7 @@ from ratchet.console.tokens import Tokens
 from ratchet.console.training import Training
 from ratchet.console.trajectories import Trajectories
 from ratchet.core.contract.http import console as out
-from ratchet.core.rules.access import Caller, KeyScope
+from ratchet.core.rules.access import Caller, KeyScope, RoleSet
 from ratchet.core.service.control_api import ControlApi
 
 ERRORS: Mapping[int, str] = {
@@ -88,22 +89,23 @@ def _add_live(api: ControlApi, subjects: Subjects) -> None:
             infer=caller.allows(KeyScope.INFER),
         )
 
-    async def read_loop() -> out.LoopOut:
-        """The whole loop at a glance: figures of the last hour, streams, services, roles, and what needs a person."""
-        return await subjects.loop.current()
+    async def read_loop(roles: RoleSet) -> out.LoopOut:
+        """The whole loop at a glance: figures of the last hour, streams, services, roles, and what needs a person. With
+        a key for some roles: these roles, what is about them, and the services."""
+        return loop_of(await subjects.loop.current(), roles)
 
-    async def read_drift() -> out.DriftOut:
+    async def read_drift(roles: RoleSet) -> out.DriftOut:
         """What is watched in the rewards of all roles, and which levels have changed."""
-        return await subjects.drift()
+        return drift_of(await subjects.drift(), roles)
 
-    async def read_alerts() -> out.AlertsOut:
-        """The alerts that hold, and what was sent to which receiver."""
-        return await subjects.loop.alerts()
+    async def read_alerts(roles: RoleSet) -> out.AlertsOut:
+        """The alerts that hold, and what was sent to which receiver. With a key for some roles: their alerts alone."""
+        return alerts_of(await subjects.loop.alerts(), roles)
 
-    async def events(caller: Caller) -> AsyncGenerator[bytes, None]:
+    async def events(caller: Caller, roles: RoleSet) -> AsyncGenerator[bytes, None]:
         """Server-sent events: `loop` every two seconds, `hint` when something changed. The stream ends after five
         minutes: ask again."""
-        return subjects.events.listen(caller.key_id)
+        return subjects.events.listen(caller.key_id, roles)
 
     api.route("GET", "/v1/session", session, scope=None)
     api.route("GET", "/v1/loop", read_loop, scope=KeyScope.VIEW)
@@ -131,21 +133,22 @@ def _add_rollouts(api: ControlApi, rollouts: Rollouts) -> None:
 
 
 def _add_training(api: ControlApi, training: Training) -> None:
-    async def get_curves(job_id: JobId) -> out.CurvesOut:
+    async def get_curves(job_id: JobId, roles: RoleSet) -> out.CurvesOut:
         """Show the curves of a job and its attempts, also while it runs."""
-        return await training.curves(job_id)
+        return await training.curves(job_id, roles)
 
     async def list_rows(
         job_id: JobId,
+        roles: RoleSet,
         offset: Annotated[int, Field(ge=0, lt=2**31)] = 0,
         limit: Annotated[int, Field(ge=1, le=100)] = 50,
     ) -> out.RowsOut:
         """List rows of the snapshot that a job learns from, and what was left out, by reason."""
-        return await training.rows(job_id, offset, limit)
+        return await training.rows(job_id, roles, offset, limit)
 
-    async def get_card(job_id: JobId) -> out.CardOut:
+    async def get_card(job_id: JobId, roles: RoleSet) -> out.CardOut:
         """Show the card that the trainer wrote of the policy that a job made."""
-        return await training.card(job_id)
+        return await training.card(job_id, roles)
 
     api.route("GET", "/v1/jobs/{job_id}/card", get_card, scope=KeyScope.VIEW, errors=NO_CARD)
     api.route("GET", "/v1/jobs/{job_id}/curves", get_curves, scope=KeyScope.VIEW, errors=NO_JOB)
@@ -155,19 +158,20 @@ def _add_training(api: ControlApi, training: Training) -> None:
 def _add_annotation(api: ControlApi, annotation: Annotation) -> None:
     async def get_queue(
         caller: Caller,
+        roles: RoleSet,
         role: Annotated[str | None, Field(max_length=64)] = None,
         limit: Annotated[int, Field(ge=1, le=200)] = 50,
     ) -> out.QueueOut:
         """List trajectories that the caller has not rated, among the newest 500: most worth rating first."""
-        return await annotation.queue(caller, role, limit)
+        return await annotation.queue(caller, roles, role, limit)
 
     async def get_pair(caller: Caller, role: Role) -> out.PairsOut:
         """Show the next two answers to one question that the caller has not judged."""
         return await annotation.pair(caller, role)
 
-    async def judge(body: out.JudgementIn, caller: Caller) -> out.JudgementOut:
+    async def judge(body: out.JudgementIn, caller: Caller, roles: RoleSet) -> out.JudgementOut:
         """Take the caller's choice between two answers. The same choice twice is one preference."""
-        return await annotation.judge(caller, body)
+        return await annotation.judge(caller, roles, body)
 
     async def get_agreement(role: Role) -> out.AgreementOut:
         """Show how far the raters of a role agree, and who disagrees with the others more than chance makes."""

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from ratchet.console.trajectories_api import FilterQuery, Name
 from ratchet.core.contract.http.statistics import StatisticsOut
-from ratchet.core.rules.access import KeyScope
+from ratchet.core.rules.access import KeyScope, RoleSet
 from ratchet.core.service.control_api import ControlApi
 from ratchet.core.stores.statistics import DIMENSIONS, Every, StatisticsQuery
 
@@ -35,7 +35,7 @@ class AskedStatistics(FilterQuery):
     api: Name | None = Field(None, description="Of calls: chat, responses or messages.")
     key: Name | None = Field(None, description="Id of the key that calls were made with.")
 
-    def query(self, now: datetime) -> StatisticsQuery:
+    def query(self, now: datetime, roles: RoleSet) -> StatisticsQuery:
         """As the stores take it: of the last week unless it says otherwise. Raises `BadRequest`."""
         until = self.until or now
         only = {name: str(value) for name in DIMENSIONS if (value := getattr(self, name)) is not None}
@@ -46,15 +46,16 @@ class AskedStatistics(FilterQuery):
             by=self.by.split(",") if self.by else (),
             only=only,
             evaluation=self.evaluation,
+            within=roles.pattern,
         )
 
 
 def add_routes(api: ControlApi, statistics: Statistics, now: Callable[[], datetime]) -> None:
     """Serve `/v1/statistics`."""
 
-    async def get_statistics(asked: AskedStatistics) -> StatisticsOut:
+    async def get_statistics(asked: AskedStatistics, roles: RoleSet) -> StatisticsOut:
         """Sum up the trajectories that ended and the calls that were made in a window of time: by default the last 7
         days. Only the window is read, and at most 50 groups are answered, the others as one."""
-        return await statistics(asked.query(now()))
+        return await statistics(asked.query(now(), roles))
 
     api.route("GET", "/v1/statistics", get_statistics, scope=KeyScope.VIEW, errors=REFUSED)

@@ -15,6 +15,7 @@ from ratchet.core.datasets.domain.rows import calls_of
 from ratchet.core.datasets.domain.selection import LEFT_OUT_ARMS, is_left_out
 from ratchet.core.datasets.domain.sequences import thrown_away
 from ratchet.core.errors import NotFound, RatchetError
+from ratchet.core.rules.access import RoleSet
 from ratchet.core.rules.arms import PINNED
 from ratchet.core.rules.capture import Reason, advice_of
 from ratchet.core.stores.policies import BlobStore, find_policy, is_manifest_uri, read_policy
@@ -39,9 +40,10 @@ class Tokens:
         self._calls = calls
         self._tokenizers = Tokenizers(objects)
 
-    async def get(self, turn_id: str, offset: int) -> TokensOut:
-        """Tokens of a call's answer, from `offset` on. Raises `NotFound`, also for a call without tokens."""
-        return await self._calls.shown(turn_id, partial(self._shown, offset))
+    async def get(self, turn_id: str, offset: int, roles: RoleSet) -> TokensOut:
+        """Tokens of a call's answer, from `offset` on. Raises `NotFound`, also for a call without tokens, or of none of
+        the `roles`."""
+        return await self._calls.shown(turn_id, partial(self._shown, offset), roles)
 
     def _shown(self, offset: int, turn: Turn, turns: Sequence[Turn], is_alone: bool) -> TokensOut:
         ids = turn.output_token_ids

@@ -17,6 +17,7 @@ from ratchet.core.datasets.domain.row_reasons import SEEN, conditions, why_taken
 from ratchet.core.datasets.parquet import read_page
 from ratchet.core.datasets.s3_snapshots import RemoteRows, decode_manifest
 from ratchet.core.errors import NotFound
+from ratchet.core.rules.access import RoleSet
 from ratchet.core.rules.chat import last_answer
 from ratchet.core.rules.figures import FIGURES, Point, curves_of
 from ratchet.core.stores.training_history import training_history
@@ -49,11 +50,11 @@ class Training:
         self._find = find
         self._manifests: dict[str, SnapshotManifest] = {}
 
-    async def curves(self, job_id: str) -> CurvesOut:
-        """The curves of a job, empty while it has measured nothing. Raises `NotFound`."""
+    async def curves(self, job_id: str, roles: RoleSet) -> CurvesOut:
+        """The curves of a job of these roles, empty while it has measured nothing. Raises `NotFound`."""
         history = await training_history(self._warehouse, self._objects, job_id)
-        if not history.attempts:
-            await self._job(job_id)
+        if not (history.attempts and roles.is_every):
+            await self._job(job_id, roles)
         curves = await asyncio.to_thread(curves_of, history.steps)
         known = [name for name in FIGURES if name in curves]
         return CurvesOut(
@@ -75,9 +76,9 @@ class Training:
             curves=[_curve(name, curves[name]) for name in (*known, *sorted(curves.keys() - FIGURES.keys()))],
         )
 
-    async def rows(self, job_id: str, offset: int, limit: int) -> RowsOut:
+    async def rows(self, job_id: str, roles: RoleSet, offset: int, limit: int) -> RowsOut:
         """A page of the rows that a job learns from. Raises `NotFound`, also for a job that has none yet."""
-        job = await self._job(job_id)
+        job = await self._job(job_id, roles)
         if job.snapshot is None:
             raise NotFound(f"job {job_id} has no snapshot yet: it is {job.state}")
         manifest = await asyncio.to_thread(self._manifest, job.snapshot)
@@ -93,18 +94,18 @@ class Training:
             left_out={reason.replace("_", " "): count for reason, count in manifest.left_out.items()},
         )
 
-    async def card(self, job_id: str) -> CardOut:
+    async def card(self, job_id: str, roles: RoleSet) -> CardOut:
         """The card of the policy that a job made. Raises `NotFound`, also for a job that made none."""
-        job = await self._job(job_id)
+        job = await self._job(job_id, roles)
         uri = job.artifacts.model_card if job.artifacts is not None else None
         if uri is None:
             raise NotFound(f"job {job_id} has made no card: it is {job.state}")
         part = await asyncio.to_thread(self._objects.get_part, uri, 0, CARD + 1)
         return CardOut(uri=uri, text=part[:CARD].decode(errors="replace"), is_whole=len(part) <= CARD)
 
-    async def _job(self, job_id: str) -> Job:
+    async def _job(self, job_id: str, roles: RoleSet) -> Job:
         entry = await self._find(job_id)
-        if entry is None:
+        if entry is None or entry.value.role not in roles:
             raise NotFound(f"there is no job {job_id}")
         return entry.value
 

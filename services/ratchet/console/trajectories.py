@@ -13,6 +13,7 @@ from ratchet.console.messages import LETTERS, Answered, feedback_out, messages_o
 from ratchet.core.contract import Trajectory, Turn
 from ratchet.core.contract.http.console import CallOut, ReasonOut, RunPartOut, TrajectoryOut
 from ratchet.core.errors import NotFound
+from ratchet.core.rules.access import RoleSet
 from ratchet.core.rules.arms import MIXED, PINNED
 from ratchet.core.rules.capture import Reason, advice_of
 from ratchet.core.rules.chat import ChatError, assembled_turns, failed_entries, messages_with_calls
@@ -56,13 +57,13 @@ class Trajectories:
         self._stored = StoredTrajectories(warehouse)
         self._reading = asyncio.Semaphore(AT_ONCE)
 
-    async def get(self, trajectory_id: str, role: str | None, first_message: int) -> TrajectoryOut:
-        """The trajectory. Raises `NotFound`, and `BadRequest` for an id of several roles without one."""
-        role = await self._stored.role_of(trajectory_id, role)
+    async def get(self, trajectory_id: str, role: str | None, first_message: int, roles: RoleSet) -> TrajectoryOut:
+        """The trajectory. Raises `NotFound`, and `BadRequest` for an id of several of the `roles` without one."""
+        role = await self._stored.role_of(trajectory_id, role, roles)
         async with self._reading:
-            return await self._whole(trajectory_id, role, first_message)
+            return await self._whole(trajectory_id, role, first_message, roles)
 
-    async def _whole(self, trajectory_id: str, role: str, first_message: int) -> TrajectoryOut:
+    async def _whole(self, trajectory_id: str, role: str, first_message: int, roles: RoleSet) -> TrajectoryOut:
         talk = await self._conversation(role, trajectory_id)
         shown = await asyncio.to_thread(
             messages_out, talk.messages[first_message : first_message + MESSAGES], first_message
@@ -102,13 +103,14 @@ class Trajectories:
                     outcome=part.outcome,
                 )
                 for part in run
+                if part.role in roles
             ],
             reasons=msgspec.convert(captured[1] if captured else [], list[ReasonOut], from_attributes=True),
         )
 
-    async def message(self, trajectory_id: str, role: str | None, index: int) -> str:
+    async def message(self, trajectory_id: str, role: str | None, index: int, roles: RoleSet) -> str:
         """The whole text of one message. Raises `NotFound`, and `BadRequest` as `get` does."""
-        role = await self._stored.role_of(trajectory_id, role)
+        role = await self._stored.role_of(trajectory_id, role, roles)
         async with self._reading:
             talk = await self._conversation(role, trajectory_id)
         if index >= len(talk.messages):

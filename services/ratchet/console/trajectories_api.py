@@ -17,7 +17,7 @@ from ratchet.console.tokens import Tokens
 from ratchet.console.trajectories import Trajectories
 from ratchet.core.contract.http.console import AppliedOut, TokensOut, TrajectoriesOut, TrajectoryOut
 from ratchet.core.errors import BadRequest
-from ratchet.core.rules.access import KeyScope
+from ratchet.core.rules.access import KeyScope, RoleSet
 from ratchet.core.service.control_api import ControlApi
 from ratchet.core.stores.trajectory_search import FIRST, Place, TrajectoryFilter
 
@@ -74,10 +74,11 @@ class ListQuery(FilterQuery):
     limit: int = Field(50, ge=1, le=PAGE)
     after: str | None = Field(None, max_length=2000, description="`next` of the page before.")
 
-    def filter(self) -> TrajectoryFilter:
-        """As the stores take it."""
-        members = {name: getattr(self, name) for name in TrajectoryFilter.__dataclass_fields__ if name != "version"}
-        return TrajectoryFilter(version=self.policy, **members)
+    def filter(self, roles: RoleSet) -> TrajectoryFilter:
+        """As the stores take it, of these roles."""
+        names = TrajectoryFilter.__dataclass_fields__.keys() - {"version", "within"}
+        members = {name: getattr(self, name) for name in names}
+        return TrajectoryFilter(version=self.policy, within=roles.pattern, **members)
 
 
 def cursor_of(place: Place) -> str:
@@ -104,10 +105,10 @@ def _damaged() -> BadRequest:
 def add_routes(api: ControlApi, trajectories: Trajectories, calls: Calls, tokens: Tokens) -> None:
     """Serve `/v1/trajectories` and what is under it, and `/v1/calls`."""
 
-    async def list_trajectories(asked: ListQuery) -> TrajectoriesOut:
+    async def list_trajectories(asked: ListQuery, roles: RoleSet) -> TrajectoriesOut:
         """Find trajectories, newest first, open ones too."""
         after = place_at(asked.after) if asked.after else FIRST
-        page = await trajectories.listing.page(asked.filter(), asked.limit, after)
+        page = await trajectories.listing.page(asked.filter(roles), asked.limit, after)
         return TrajectoriesOut(
             trajectories=list(page.trajectories),
             next=cursor_of(page.after) if page.after else None,
@@ -116,28 +117,33 @@ def add_routes(api: ControlApi, trajectories: Trajectories, calls: Calls, tokens
 
     async def get_trajectory(
         trajectory_id: TrajectoryId,
+        roles: RoleSet,
         role: RoleQuery = None,
         first_message: Annotated[int, Field(ge=0, lt=2**31, description="Index of the first message shown.")] = 0,
     ) -> TrajectoryOut:
         """Show one trajectory, with its conversation, rewards and feedback; also one that has not ended."""
-        return await trajectories.get(trajectory_id, role, first_message)
+        return await trajectories.get(trajectory_id, role, first_message, roles)
 
     async def get_message(
-        trajectory_id: TrajectoryId, index: Annotated[int, Field(ge=0, lt=2**31)], role: RoleQuery = None
+        trajectory_id: TrajectoryId,
+        index: Annotated[int, Field(ge=0, lt=2**31)],
+        roles: RoleSet,
+        role: RoleQuery = None,
     ) -> str:
         """Fetch the whole text of one message: never a page, whatever it holds."""
-        return await trajectories.message(trajectory_id, role, index)
+        return await trajectories.message(trajectory_id, role, index, roles)
 
     async def get_tokens(
         turn_id: TurnId,
+        roles: RoleSet,
         offset: Annotated[int, Field(ge=0, lt=2**31, description="Index of the first token shown.")] = 0,
     ) -> TokensOut:
         """Show the tokens of a call's answer, and which of them teach."""
-        return await tokens.get(turn_id, offset)
+        return await tokens.get(turn_id, offset, roles)
 
-    async def get_applied(turn_id: TurnId) -> AppliedOut:
+    async def get_applied(turn_id: TurnId, roles: RoleSet) -> AppliedOut:
         """Show what the engine got of a call beside what the agent sent, where the policy's bundle changed it."""
-        return await calls.shown(turn_id, applied_out)
+        return await calls.shown(turn_id, applied_out, roles)
 
     one = {**UNKNOWN, **SEVERAL}
     damaged = {400: "The cursor is damaged."}

@@ -130,7 +130,7 @@ class Handlers:
         Raises `Forbidden` for a key that may not rate the role, or not say who gave the feedback.
         """
         body = request.record()
-        _check_claims(request.caller, body)
+        _check_claims(body)
         name = body.get("trajectory_id") or trajectory
         if name is None:
             raise BadRequest("`trajectory_id` is missing: the id or the name of a trajectory", param="trajectory_id")
@@ -140,6 +140,9 @@ class Handlers:
         roles = _roles(request.caller, body, known, knows_all=knows_all)
         if len(roles) > 1:
             raise BadRequest(f"name the `role`: the trajectory has calls in {', '.join(roles)}", param="role")
+        if (body.get("rater") or body.get("source")) and not request.caller.allows(KeyScope.ANNOTATE, roles[0]):
+            key = request.caller.key_id
+            raise Forbidden(f"to say who gave feedback, or where, the key {key} needs the scope `annotate`")
         members = {
             "feedback_id": new_id(),
             "at": self.now(),
@@ -174,9 +177,10 @@ class Handlers:
 
 def _check_ender(caller: Caller, arms: Sequence[Arm]) -> None:
     """Raises `Forbidden` where the trajectory is another key's to end."""
-    if caller.key_id is None or caller.allows(KeyScope.ANNOTATE):
+    if caller.key_id is None:
         return
-    theirs = next((arm for arm in arms if not arm.may_be_ended_by(caller.key_id)), None)
+    annotated = caller.roles(KeyScope.ANNOTATE)
+    theirs = next((arm for arm in arms if arm.role not in annotated and not arm.may_be_ended_by(caller.key_id)), None)
     if theirs is not None:
         message = (
             f"the calls of this trajectory in the role {theirs.role} came with another key, which may end it: use that"
@@ -185,15 +189,13 @@ def _check_ender(caller: Caller, arms: Sequence[Arm]) -> None:
         raise Forbidden(message, code="not_its_caller")
 
 
-def _check_claims(caller: Caller, body: Mapping[str, Any]) -> None:
-    """Raises `BadRequest` or `Forbidden` for feedback that says of itself what its caller may not say."""
+def _check_claims(body: Mapping[str, Any]) -> None:
+    """Raises `BadRequest` for feedback that says of itself what no caller may say."""
     kind = str(body.get("kind"))
     if kind in RESERVED:
         raise BadRequest(f"feedback of the kind `{kind}` comes from {RESERVED[kind]} alone", param="kind")
     if "key_id" in body:
         raise BadRequest("the gateway itself records the key that feedback came with", param="key_id")
-    if not caller.allows(KeyScope.ANNOTATE) and (body.get("rater") or body.get("source")):
-        raise Forbidden(f"to say who gave feedback, or where, the key {caller.key_id} needs the scope `annotate`")
 
 
 def _owner(request: Request) -> str:

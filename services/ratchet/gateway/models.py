@@ -87,7 +87,7 @@ class Models:
             model = ModelName(self._other_role, upstream=name)
         if model.upstream is not None:
             caller.require(KeyScope.INFER, model.role)
-            caller.require(KeyScope.VIEW)
+            caller.require(KeyScope.VIEW, model.role)
             return model, self._upstream_model(model.upstream)
         if model.version is not None:
             return model, await self._pinned(model, model.version, caller)
@@ -100,7 +100,7 @@ class Models:
         version = await self._routes.version(model.role, number)
         if model.digest not in {None, version.digest[:8]}:
             raise NotFound(f"{model.role}@{number} has another digest; its full name is {version.name}")
-        if version.stage not in _ASKABLE and not caller.allows(KeyScope.OPERATE):
+        if version.stage not in _ASKABLE and not caller.allows(KeyScope.OPERATE, model.role):
             raise Forbidden(_NOT_ASKABLE.format(name=version.name, stage=version.stage, role=model.role))
         return version
 

@@ -55,7 +55,7 @@ class OtherCalls:
         except NotFound as error:
             raise NotFound(str(error), param="model", code="model_not_found") from error
         engine, served = choice.engine.info.name, choice.served.name.removeprefix(f"{choice.engine.info.name}:")
-        if isinstance(choice.engine, NoEngine) or not request.caller.allows(KeyScope.VIEW):
+        if isinstance(choice.engine, NoEngine) or not request.caller.allows(KeyScope.VIEW, model.role):
             return json_response(AnsweredModel(id=name))
         price = self.prices.price_of(engine, served)
         by = served if self.router.serves_policies(choice.engine) else f"{engine}/{served}"

@@ -16,6 +16,7 @@ from ratchet.canary_deployer.http_api import Api
 from ratchet.canary_deployer.role_removal import RoleRemoval
 from ratchet.core.contract import ModelRollout, encode
 from ratchet.core.contract.state import POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, PolicyVersion
+from ratchet.core.rules.access import Caller
 from tests.support.blobs import MemoryBlobs
 from tests.support.callers import called_by
 from tests.support.canary_world import ROLE, CanaryWorld, bundle_registry, policy, starts_in
@@ -44,7 +45,8 @@ class Operator:
             lead=world.lead,
         )
         api = Api(self.controllers, world.policies, bundles, removal, self.decisions_of, world.rules)
-        self.client = httpx.AsyncClient(transport=httpx.ASGITransport(called_by(api.app())), base_url="http://deployer")
+        self.app = api.app()
+        self.client = httpx.AsyncClient(transport=httpx.ASGITransport(called_by(self.app)), base_url="http://deployer")
 
     async def decisions_of(self, role: str) -> list[ModelRollout]:
         taken = self.world.bus.published(ModelRollout) if self.log is None else self.log
@@ -90,6 +92,16 @@ async def test_rollouts_and_policies_are_shown(operator: Operator) -> None:
     assert [policy["stage"] for policy in role["policies"]] == ["stable", "canary"]
     assert role["route"]["canary"]["policy"]["version"] == 2
     assert [one["role"] for one in (await operator.get("/v1/policies"))["roles"]] == [ROLE]
+
+
+async def test_lists_are_of_the_roles_of_the_key(operator: Operator) -> None:
+    await operator.world.until("running")
+    for held, roles in ((f"operate:{ROLE}", [ROLE]), ("operate:tenant-*", [])):
+        caller = Caller("key_0000000000", "test", frozenset({held}))
+        transport = httpx.ASGITransport(called_by(operator.app, caller))
+        async with httpx.AsyncClient(transport=transport, base_url="http://deployer") as http:
+            assert [one["role"] for one in (await http.get("/v1/rollouts")).json()["rollouts"]] == roles
+            assert [one["role"] for one in (await http.get("/v1/policies")).json()["roles"]] == roles
 
 
 async def test_candidates_that_wait_are_named_newest_first(operator: Operator) -> None:

@@ -144,10 +144,19 @@ async def test_judge_names_a_model_of_an_upstream_without_a_role(tmp_path: Path)
 
 async def test_model_of_an_upstream_is_no_agents_to_choose(tmp_path: Path) -> None:
     known = models(tmp_path, {"support": "small"}, upstream_models={"provider": {"small", "large"}})
-    with pytest.raises(Forbidden, match="`view`"):
+    with pytest.raises(Forbidden, match="`view:support`"):
         await known.resolve("support@provider/large", of_role("support"))
     with pytest.raises(Forbidden, match="`infer:support`"):
         await known.resolve("support@provider/large", Caller("key_3", "reader", frozenset({"view"})))
+
+
+async def test_rights_of_one_role_are_none_of_another(tmp_path: Path) -> None:
+    known = models(tmp_path, {"support": "small"}, upstream_models={"provider": {"small"}})
+    held = frozenset({"infer:*", "view:tenant-*", "view:supporters", "operate:sales", "annotate:sales"})
+    with pytest.raises(Forbidden, match="`view:support`"):
+        await known.resolve("support@provider/small", Caller("key_4", "reader", held))
+    caller = Caller("key_4", "reader", held | {"view:support"})
+    assert (await known.resolve("support@provider/small", caller))[1] == BundleModel(upstream="provider", name="small")
 
 
 def test_upstream_answers_with_what_its_models_and_prices_name() -> None:

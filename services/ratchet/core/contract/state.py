@@ -331,6 +331,10 @@ class KeyLimits(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Of a day in UTC."""
 
 
+_OF_ROLES = r"(\*|[a-z0-9_-]{1,64}|[a-z0-9_-]{0,62}[_-]\*)"
+_SCOPE = rf"^((infer|feedback):{_OF_ROLES}|(train|operate|view|annotate)(:{_OF_ROLES})?|admin)$"
+
+
 class Key(Value, frozen=True, kw_only=True, omit_defaults=True):
     """An API key, key `<key_id>` in bucket `keys`; written by the coordinator only. It stays when it is revoked."""
 
@@ -339,14 +343,8 @@ class Key(Value, frozen=True, kw_only=True, omit_defaults=True):
     name: Annotated[str, matching(r"^[A-Za-z0-9][A-Za-z0-9 _.@/-]{0,63}$")]
     hash: Sha256
     """sha256 of the key itself, hexadecimal. The key itself is stored nowhere."""
-    scopes: Annotated[
-        tuple[
-            Annotated[str, matching(r"^((infer|feedback):(\*|[a-z0-9_-]{1,64})|train|operate|view|annotate|admin)$")],
-            ...,
-        ],
-        Meta(min_length=1),
-    ]
-    """Such as `infer:support`, `feedback:*`, `train`."""
+    scopes: Annotated[tuple[Annotated[str, matching(_SCOPE)], ...], Meta(min_length=1)]
+    """Such as `infer:support`, `view:acme-*`, `train`."""
     created_at: Zoned
     created_by: str
     expires_at: Zoned | None = None

@@ -13,7 +13,7 @@ import hashlib
 import re
 import secrets
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -24,7 +24,8 @@ from ratchet.core.rules.arms import ROLE
 
 
 class KeyScope(StrEnum):
-    """What a key allows. `infer` and `feedback` are for a role, `infer:support`, or for all of them, `infer:*`."""
+    """What a key allows, of a role (`view:support`), of every role that begins so (`view:acme-*`: a tenant), or of all
+    of them (`infer:*`; `view` is `view:*`). `infer` and `feedback` name their role, `admin` has none."""
 
     INFER = "infer"
     """Call the role's policies through the gateway."""
@@ -37,19 +38,22 @@ class KeyScope(StrEnum):
     VIEW = "view"
     """Read jobs, policies, rollouts and the state of the system."""
     ANNOTATE = "annotate"
-    """End and rate trajectories of every role, also in a person's name; includes `view`."""
+    """End and rate trajectories, also in a person's name; includes `view` and `feedback`."""
     ADMIN = "admin"
     """Create, list and revoke keys; includes every other scope."""
 
 
-OF_ROLES = frozenset({KeyScope.INFER, KeyScope.FEEDBACK})
-"""Scopes that are for a role."""
+NAMING_ROLES = frozenset({KeyScope.INFER, KeyScope.FEEDBACK})
+"""Scopes that are nothing without a role."""
 EVERY_ROLE = "*"
+_ROLES = re.compile(rf"\*|{ROLE.pattern}|[a-z0-9_-]{{0,62}}[_-]\*")
+"""One role, or every role that begins so: a tenant's name ends with a hyphen, or `acme` would hold `acmecorp` too."""
 AGENT_SCOPES = (f"{KeyScope.INFER}:{EVERY_ROLE}", f"{KeyScope.FEEDBACK}:{EVERY_ROLE}")
 """Everything that an agent does."""
 SERVICE_SCOPES = (*AGENT_SCOPES, str(KeyScope.VIEW))
 """What Ratchet's services do among themselves."""
-_INCLUDED = {
+_WITH_ROLES = {*KeyScope} - {KeyScope.ADMIN}
+_INCLUDED: Mapping[str, Set[KeyScope]] = {
     KeyScope.TRAIN: {KeyScope.VIEW},
     KeyScope.OPERATE: {KeyScope.VIEW},
     KeyScope.ANNOTATE: {KeyScope.VIEW, KeyScope.FEEDBACK},
@@ -66,6 +70,32 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.@/-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
+class RoleSet:
+    """Some roles: `role in roles`."""
+
+    names: frozenset[str]
+    """Roles, beginnings of roles (`acme-*`), or `*` for all of them."""
+
+    def __contains__(self, role: str) -> bool:
+        names = self.names
+        return role in names or any(name[-1] == EVERY_ROLE and role.startswith(name[:-1]) for name in names)
+
+    @property
+    def is_every(self) -> bool:
+        """Whether every role is in it."""
+        return EVERY_ROLE in self.names
+
+    @property
+    def pattern(self) -> str | None:
+        """A regular expression of the roles, for queries; None: every role."""
+        alternatives = "|".join(re.escape(name).replace(r"\*", ".*") for name in sorted(self.names))
+        return None if self.is_every else f"^({alternatives})$"
+
+
+ALL_ROLES = RoleSet(frozenset({EVERY_ROLE}))
+
+
+@dataclass(frozen=True, slots=True)
 class Caller:
     """Who sent a request, as the key says that it came with."""
 
@@ -76,20 +106,23 @@ class Caller:
     limits: KeyLimits = NO_LIMITS
 
     def allows(self, scope: KeyScope, role: str | None = None) -> bool:
-        """Whether it may do this: for `role`; of a scope that is for roles, without one, for any role."""
-        held = self.scopes
-        if KeyScope.ADMIN in held or scope in held or f"{scope}:{EVERY_ROLE}" in held:
-            return True
-        if any(includer in held for includer, included in _INCLUDED.items() if scope in included):
-            return True
-        if role is None:
-            return any(gap.startswith(f"{scope}:") for gap in held)
-        return f"{scope}:{role}" in held
+        """Whether it may do this: for `role`; without one, for any role."""
+        roles = self.roles(scope)
+        return bool(roles.names) if role is None else role in roles
+
+    def roles(self, scope: KeyScope) -> RoleSet:
+        """The roles for which it may do this; of `admin`, all of them or none."""
+        names: set[str] = set()
+        for held in self.scopes:
+            kind, _, role = held.partition(":")
+            if kind in (scope, KeyScope.ADMIN) or scope in _INCLUDED.get(kind, ()):
+                names.add(role or EVERY_ROLE)
+        return RoleSet(frozenset(names))
 
     def require(self, scope: KeyScope, role: str | None = None) -> None:
         """Raises `Forbidden`, which names the scope that is missing, unless `allows`."""
         if not self.allows(scope, role):
-            lacking = f"{scope}:{role or '<role>'}" if scope in OF_ROLES else str(scope)
+            lacking = f"{scope}:{role or '<role>'}" if role or scope in NAMING_ROLES else str(scope)
             raise Forbidden(f"the key {self.key_id or 'of this request'} lacks the scope `{lacking}`")
 
     def actor(self, declared: str | None = None) -> str:
@@ -115,10 +148,17 @@ def checked_scopes(scopes: Iterable[str]) -> tuple[str, ...]:
     checked = sorted(set(scopes))
     for scope in checked:
         kind, separator, role = scope.partition(":")
-        of_role = kind in OF_ROLES and (role == EVERY_ROLE or ROLE.fullmatch(role) is not None)
-        if not (of_role if separator else kind in {*KeyScope} - OF_ROLES):
-            ways = [f"{known}:<role>" if known in OF_ROLES else str(known) for known in KeyScope]
-            raise BadRequest(f"there is no scope {scope[:80]!r}: {', '.join(ways)}; `*` is every role", param="scopes")
+        if separator:
+            is_one = kind in _WITH_ROLES and _ROLES.fullmatch(role) is not None
+        else:
+            is_one = kind in {*KeyScope} - NAMING_ROLES
+        if not is_one:
+            ways = [f"{known}:<role>" if known in _WITH_ROLES else str(known) for known in KeyScope]
+            raise BadRequest(
+                f"there is no scope {scope[:80]!r}: {', '.join(ways)}; `*` is every role, `acme-*` every role that"
+                " begins so",
+                param="scopes",
+            )
     if not checked:
         raise BadRequest("a key without a scope opens nothing: name one", param="scopes")
     return tuple(checked)

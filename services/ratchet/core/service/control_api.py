@@ -8,6 +8,10 @@
 Requests are read, and the document is written, by the signatures of the handlers: a parameter `Caller` is who asks
 (`authentication` in front of the application has found out), a struct is the body, a pydantic model is the whole query,
 and every other parameter stands in the path or the query. `tuple[int, JobOut]` is an answer with a status of its own.
+
+A key may have a scope for some roles only. What is called `role` in the path, the query or the body must be one of
+them; a parameter `RoleSet` is all of them, to which the handler keeps its answer. A route that neither names a role nor
+takes that parameter is about all of them, and refuses such a key.
 """
 
 from __future__ import annotations
@@ -34,7 +38,7 @@ from starlette.types import Receive, Scope, Send
 from ratchet.bus.message import decode
 from ratchet.core.contract.http.answers import ErrorOut
 from ratchet.core.errors import BadRequest, Forbidden, RatchetError
-from ratchet.core.rules.access import UNAUTHENTICATED, Caller, KeyScope
+from ratchet.core.rules.access import ALL_ROLES, UNAUTHENTICATED, Caller, KeyScope, RoleSet
 from ratchet.core.service.asgi import IDENTIFY, RECORD_BYTES, body_too_large, caller_of
 from ratchet.core.service.openapi import REFERENCE, Schema, components, reference
 from ratchet.core.service.problems import HttpError, http_error, internal_error
@@ -79,6 +83,8 @@ class _Arguments:
     def __init__(self, path: str, handler: Handler, bodies: Mapping[type[msgspec.Struct], Body]) -> None:
         self._caller = self._query = self._body = ""
         """Names of the parameters that take who asks, the whole query, and the body."""
+        self.roles = ""
+        """Name of the one that takes the roles that the scope is held for."""
         self.body: type[msgspec.Struct] | None = None
         self._in_path = set(re.findall(r"{(\w+)}", path))
         values: dict[str, Any] = {}
@@ -87,6 +93,8 @@ class _Arguments:
             kind = parameter.annotation
             if kind is Caller:
                 self._caller = name
+            elif kind is RoleSet:
+                self.roles = name
             elif isinstance(kind, type) and issubclass(kind, msgspec.Struct):
                 self._body, self.body = name, kind
                 self._read = bodies[kind].read if kind in bodies else _reader(kind)
@@ -96,24 +104,35 @@ class _Arguments:
                 values[name] = (kind, ... if parameter.default is parameter.empty else parameter.default)
         self._values: type[BaseModel] = create_model("Values", **values)
         self._model = model
+        self.names_role = "role" in {*values, *(model.model_fields if model else ())}
+        """Whether the path or the query may name a role."""
 
-    async def of(self, request: Request) -> dict[str, Any]:
-        """The arguments of a call. Raises an error of the tree: one line that names every parameter that is wrong."""
-        arguments: dict[str, Any] = {}
-        if self.body is not None:
-            arguments[self._body] = self._read(await _body_of(request))
-        if self._caller:
-            arguments[self._caller] = caller_of(request.scope)
+    async def of(self, request: Request, scope: KeyScope | None) -> dict[str, Any]:
+        """The arguments of a call. Raises an error of the tree: one line that names every parameter that is wrong, or
+        `Forbidden` for a role that its caller's `scope` is not for."""
+        caller = caller_of(request.scope)
         query = {name: value for name, value in request.query_params.items() if name not in self._in_path}
+        named = (query | request.path_params).get("role") if self.names_role else None
+        if scope is not None and named:
+            caller.require(scope, named)
+        body = self._read(await _body_of(request)) if self.body is not None else None
+        about = getattr(body, "role", None)
+        if scope is not None and about is not None:
+            caller.require(scope, about)
+        roles = caller.roles(scope) if scope is not None else ALL_ROLES
+        if not (named or about or self.roles or roles.is_every):
+            raise Forbidden(f"the key {caller.key_id} has the scope `{scope}` for some roles only: this is about all")
+        own = {self._body: body, self._caller: caller, self.roles: roles}
         try:
             if self._model is not None:
-                arguments[self._query] = self._model.model_validate(query)
+                own[self._query] = self._model.model_validate(query)
             read = self._values.model_validate(query | request.path_params)
         except ValidationError as error:
             places = [(".".join(map(str, each["loc"])), each["msg"]) for each in error.errors(include_url=False)]
             line = "; ".join(f"{place}: {reason}" for place, reason in places)
             raise HttpError(422, line, param=places[0][0]) from error
-        return arguments | {name: getattr(read, name) for name in self._values.model_fields}
+        own |= {name: getattr(read, name) for name in self._values.model_fields}
+        return {name: value for name, value in own.items() if name}
 
     def described(self, schemas: dict[str, Schema]) -> Iterator[Mapping[str, Any]]:
         """The parameters in the document; what they refer to is added to `schemas`."""
@@ -148,7 +167,7 @@ class Operation:
             caller.require(self.scope)
         elif caller == UNAUTHENTICATED:
             raise Forbidden("nothing has authenticated this request")
-        return self.answer(await self.handler(**await self.arguments.of(request)))
+        return self.answer(await self.handler(**await self.arguments.of(request, self.scope)))
 
     def described(self, schemas: dict[str, Schema]) -> dict[str, Any]:
         """The operation in the document; what its parameters refer to is added to `schemas`."""

@@ -94,6 +94,8 @@ class StatisticsQuery:
     """The values that pass, by such names; of `policy` a version, of `outcome` also `none`."""
     evaluation: bool = False
     """False: without runs and calls that asked for a version by name, unless `arm` asks for them."""
+    within: str | None = None
+    """A regular expression of the roles that pass."""
 
     def __post_init__(self) -> None:
         if self.since >= self.until:
@@ -205,6 +207,7 @@ async def statistics(warehouse: Warehouse, asked: StatisticsQuery) -> Statistics
         "origin": millis(origin),
         "width": round(width.total_seconds() * 1000),
         **{f"only_{name}": value for name, value in asked.only.items()},
+        **({"within": asked.within} if asked.within is not None else {}),
     }
     try:
         rows = await warehouse.rows(_BOUNDED.replace("{rows}", _rows_of(asked)), parameters)
@@ -242,6 +245,7 @@ def _rows_of(asked: StatisticsQuery) -> str:
     """A row for each trajectory and each call of the window: what it is grouped by, when, and its figures."""
     of_trajectories, of_calls = _names(asked, 0), _names(asked, 1)
     of_role = " AND role = {only_role:String}" if "role" in asked.only else ""
+    of_role += " AND match(role, {within:String})" if asked.within is not None else ""
     since, until = instant("since"), instant("until")
     day, days = f"INTERVAL {LATE.days} DAY", f"INTERVAL {OPEN.days} DAY"
     by_id = {"key": "cityHash64(role, trajectory_id)", "newest": "ingested_at"}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ratchet.bus.message import Message, decode
 from ratchet.core.contract import Feedback, Reward, Trajectory, Turn
 from ratchet.core.errors import BadRequest, NotFound
+from ratchet.core.rules.access import RoleSet
 
 if TYPE_CHECKING:
     from ratchet.core.stores.warehouse import Row, Warehouse
@@ -97,9 +98,10 @@ class StoredTrajectories:
         """The roles under which anything of a trajectory is stored: itself, or calls of it."""
         return [row["role"] for row in await self._warehouse.rows(_ROLES, {"id": trajectory_id})]
 
-    async def role_of(self, trajectory_id: str, role: str | None) -> str:
-        """The role of a trajectory. Raises `NotFound`, and `BadRequest` where it has several and none is given."""
-        roles = await self.roles_of(trajectory_id)
+    async def role_of(self, trajectory_id: str, role: str | None, among: RoleSet) -> str:
+        """The role of a trajectory, `among` these. Raises `NotFound`, and `BadRequest` where it has several and none is
+        given."""
+        roles = [name for name in await self.roles_of(trajectory_id) if name in among]
         if role is None and len(roles) > 1:
             raise BadRequest(
                 f"{trajectory_id} has parts in the roles {', '.join(roles)}: name one `role`", param="role"

@@ -46,6 +46,8 @@ class TrajectoryFilter:
     """Which trajectories; None means all."""
 
     role: str | None = None
+    within: str | None = None
+    """A regular expression of the roles that pass."""
     version: int | None = None
     """Of the policy."""
     arm: str | None = None
@@ -75,6 +77,12 @@ class TrajectoryFilter:
         """The words of `text`, as JSON writes them, by the names of their parameters."""
         words = (self.text or "").split()[:WORDS]
         return {f"word{n}": msgspec.json.encode(word).decode()[1:-1] for n, word in enumerate(words)}
+
+    @property
+    def of_role(self) -> str:
+        """The condition on the role of a row of any table; its parameters are `role` and `within`."""
+        given = (("role = {role:String}", self.role), ("match(role, {within:String})", self.within))
+        return "".join(f" AND {condition}" for condition, value in given if value)
 
     @property
     def leaves_out_pinned(self) -> bool:
@@ -219,8 +227,7 @@ class EndedSearch:
     async def windows(self, after: Place) -> AsyncIterator[Window]:
         """From the newest trajectory to the oldest."""
         bounds = {**self._parameters, "last": min(after.at, self._parameters["last"])}
-        of_role = " AND role = {role:String}" if self._asked.role else ""
-        (span,) = await self._warehouse.rows(_SPAN + of_role, bounds)
+        (span,) = await self._warehouse.rows(_SPAN + self._asked.of_role, bounds)
         if span["stored"]:
             for window in windows(span["oldest"], span["newest"] + 1):
                 yield window
@@ -303,9 +310,10 @@ class OpenSearch:
                 self._parameters[name] = value
         if asked.leaves_out_pinned:
             having.append(f"countIf(arm = '{PINNED}') = 0")
-        of_role = " AND role = {role:String}" if asked.role else ""
-        self._parameters |= {"role": asked.role} if asked.role else {}
-        self._sql = f"{_OPEN_SINCE}{of_role} GROUP BY role, trajectory_id HAVING {' AND '.join(having)} {_NEWEST_FIRST}"
+        given = {"role": asked.role, "within": asked.within}
+        self._parameters |= {name: value for name, value in given.items() if value}
+        matching = f"{_OPEN_SINCE}{asked.of_role} GROUP BY role, trajectory_id HAVING {' AND '.join(having)}"
+        self._sql = f"{matching} {_NEWEST_FIRST}"
 
     async def windows(self, after: Place) -> AsyncIterator[Window]:
         """Of the last days."""
@@ -347,6 +355,7 @@ def _of_columns(asked: TrajectoryFilter) -> tuple[list[str], dict[str, Any]]:
     """Conditions on columns of `trajectories`, and their parameters."""
     columns = {
         "role": (asked.role, "role = {role:String}"),
+        "within": (asked.within, "match(role, {within:String})"),
         "version": (asked.version, "policy_version = {version:UInt32}"),
         "arm": (asked.arm, "arm = {arm:String}"),
         "outcome": (asked.outcome, f"coalesce(outcome, '{NO_OUTCOME}') = {{outcome:String}}"),
@@ -367,7 +376,7 @@ def _of_other_tables(asked: TrajectoryFilter) -> tuple[list[str], dict[str, Any]
     """Conditions on the rewards and calls of trajectories, and their parameters."""
     conditions: list[str] = []
     parameters: dict[str, Any] = {}
-    of_role = " AND role = {role:String}" if asked.role else ""
+    of_role = asked.of_role
     if asked.reward_min is not None or asked.reward_max is not None:
         bounds = ["total >= {reward_min:Float64}"] if asked.reward_min is not None else []
         bounds += ["total <= {reward_max:Float64}"] if asked.reward_max is not None else []

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ratchet.core.contract.http.jobs import JobIn
 from ratchet.core.contract.http.status import HealthOut, StorageOut
-from ratchet.core.rules.access import KeyScope
+from ratchet.core.rules.access import KeyScope, RoleSet
 from ratchet.core.service.control_api import ControlApi
 from ratchet.core.service.health import Check, Health
 from ratchet.rl_coordinator.http.job_request import job_body
@@ -66,9 +66,11 @@ def http_app(checks: Mapping[str, Check], subjects: Subjects, now: Callable[[], 
         {JobIn: job_body()},
     )
 
-    async def health() -> tuple[int, HealthOut]:
-        """Whether everything that training needs answers."""
+    async def health(roles: RoleSet) -> tuple[int, HealthOut]:
+        """Whether everything that training needs answers; with a key for some roles without the reasons."""
         reasons = await Health("rl_coordinator", starting=None, checks=checks).reasons()
+        if not roles.is_every:
+            reasons = dict.fromkeys(reasons, "could not be reached or is not ready")
         return 503 if reasons else 200, HealthOut(status="degraded" if reasons else "ok", reasons=reasons)
 
     answers = {200: "Everything answers.", 503: "Something does not answer."}

@@ -14,8 +14,8 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 from ratchet.core.contract.http.jobs import JobIn, JobOut, JobsOut, PlanOut, PreviewOut, ShapeOut, SnapshotOut
 from ratchet.core.contract.state import Job, JobState
 from ratchet.core.contract.training import TrainingRequest
-from ratchet.core.errors import WrongState
-from ratchet.core.rules.access import Caller, KeyScope
+from ratchet.core.errors import NotFound, WrongState
+from ratchet.core.rules.access import Caller, KeyScope, RoleSet
 from ratchet.core.service.control_api import ControlApi
 from ratchet.rl_coordinator.http.job_request import training_request
 from ratchet.rl_coordinator.http.models import RoleFilter
@@ -104,6 +104,8 @@ class JobRoutes:
         request = training_request(named, str(uuid_utils.uuid7()), self.now())
         request = await self.jobs.planner.resolved(request)
         job, created = await self.jobs.intake.submit(request, require_feasible=True, dry_run=asked.dry_run)
+        if job.role not in caller.roles(KeyScope.TRAIN):
+            raise WrongState(f"{job.training_job_id} is the id of another job")
         return 201 if created else 200, self._out(job)
 
     async def preview_data(self, body: JobIn) -> PreviewOut:
@@ -136,21 +138,25 @@ class JobRoutes:
         self,
         job_id: str,
         caller: Caller,
+        roles: RoleSet,
         now: Annotated[
             bool, Field(description="The second stage: the worker ends the training without a further checkpoint.")
         ] = False,
     ) -> JobOut:
         """Cancel: a queued job at once, a running one once its worker has stopped after its train step, with a
         checkpoint. `stopping` says that the worker has read it."""
+        await self._job_of(job_id, roles)
         return self._out(await self.jobs.intake.cancel(job_id, caller.actor(), at_once=now))
 
-    async def resume_job(self, job_id: str, caller: Caller) -> JobOut:
+    async def resume_job(self, job_id: str, caller: Caller, roles: RoleSet) -> JobOut:
         """Let a cancelled or failed job go on from its newest checkpoint, with the same data, as its next attempt."""
+        await self._job_of(job_id, roles)
         self._require_training()
         return self._out(await self.jobs.intake.resume(job_id, caller.actor()))
 
     async def list_jobs(  # noqa: PLR0913, PLR0917 - one for each filter of the query
         self,
+        roles: RoleSet,
         state: Annotated[JobState | None, AfterValidator(possible)] = None,
         role: RoleFilter = None,
         algorithm: str | None = None,
@@ -165,15 +171,23 @@ class JobRoutes:
         jobs = [
             job
             for job in reversed(self.jobs.store.all_jobs())
-            if all(getattr(job, name) == filters[name] for name in filters)
+            if job.role in roles
+            and all(getattr(job, name) == filters[name] for name in filters)
             and (since is None or job.created_at >= since)
             and job.training_job_id.startswith(prefix)
         ]
         return JobsOut(jobs=[self._out(job) for job in jobs[offset : offset + limit]], total=len(jobs))
 
-    async def get_job(self, job_id: str) -> JobOut:
+    async def get_job(self, job_id: str, roles: RoleSet) -> JobOut:
         """One job."""
-        return self._out(await self.jobs.store.get_job(job_id))
+        return self._out(await self._job_of(job_id, roles))
+
+    async def _job_of(self, job_id: str, roles: RoleSet) -> Job:
+        """Raises `NotFound`, also for a job of another role."""
+        job = await self.jobs.store.get_job(job_id)
+        if job.role not in roles:
+            raise NotFound(f"no such job: {job_id}")
+        return job
 
     def _require_training(self) -> None:
         """Raises `WrongState`."""

@@ -22,7 +22,7 @@ from ratchet.core.contract.http.models import (
     TrajectoryCostsOut,
 )
 from ratchet.core.errors import NotFound
-from ratchet.core.rules.access import KeyScope
+from ratchet.core.rules.access import KeyScope, RoleSet
 from ratchet.core.rules.arms import ROLE
 from ratchet.core.service.control_api import ControlApi
 from ratchet.rl_coordinator.jobs import Jobs
@@ -67,6 +67,7 @@ class ModelRoutes:
 
     async def list_models(
         self,
+        roles: RoleSet,
         role: RoleFilter = None,
         stage: Stage = None,
         status: Status = None,
@@ -75,8 +76,8 @@ class ModelRoutes:
         """Registered policies by role and version."""
         given = {"stage": stage, "status": status, "algorithm": algorithm}
         filters = {name: value for name, value in given.items() if value is not None}
-        roles = [role] if role is not None else await self.registry.policies.roles()
-        of_roles = await asyncio.gather(*(self.registry.policies.policies_of(name) for name in roles))
+        known = [role] if role is not None else await self.registry.policies.roles()
+        of_roles = await asyncio.gather(*(self.registry.policies.policies_of(name) for name in known if name in roles))
         models = [model for policies in of_roles for model in policies.models()]
         return ModelsOut(
             models=[model for model in models if all(getattr(model, name) == filters[name] for name in filters)]

@@ -19,7 +19,7 @@ from ratchet.core.contract.http.status import (
 )
 from ratchet.core.contract.snapshot import PAIRS
 from ratchet.core.contract.state import ENDED, READY, Job, JobState
-from ratchet.core.rules.access import KeyScope
+from ratchet.core.rules.access import KeyScope, RoleSet
 from ratchet.core.rules.algorithms import dataset_format
 from ratchet.core.service.control_api import ControlApi
 from ratchet.rl_coordinator.http.models import RoleFilter
@@ -51,25 +51,26 @@ class StatusRoutes:
         api.route("GET", "/v1/status/training", self.training, scope=KeyScope.VIEW)
         api.route("GET", "/v1/status/dpo", self.dpo, scope=KeyScope.VIEW)
 
-    async def status(self) -> StatusOut:
-        """Jobs by state, slots, and where every role stands."""
-        jobs = self.jobs.store.all_jobs()
+    async def status(self, roles: RoleSet) -> StatusOut:
+        """Jobs by state, slots that they use, and where every role stands."""
+        jobs = self._jobs(roles)
         registered = await self.registry.policies.roles()
         of_role = self.jobs.store.jobs_by_role()
-        roles = sorted({*self.triggers.rewarded.counts(), *of_role, *registered})
-        of_roles = await asyncio.gather(*(self._role(role, of_role.get(role, [])) for role in roles))
+        every = {*self.triggers.rewarded.counts(), *of_role, *registered}
+        known = sorted(role for role in every if role in roles)
+        of_roles = await asyncio.gather(*(self._role(role, of_role.get(role, [])) for role in known))
         return StatusOut(
             training_enabled=self.jobs.abilities.training_enabled,
             algorithms=sorted(self.jobs.abilities.algorithms),
             jobs=_by_state(jobs),
             slots=self._slots(jobs),
             longest_wait_s=self._longest_wait_s(jobs),
-            roles=dict(zip(roles, of_roles, strict=True)),
+            roles=dict(zip(known, of_roles, strict=True)),
         )
 
-    async def training(self, role: RoleFilter = None) -> TrainingStatusOut:
+    async def training(self, roles: RoleSet, role: RoleFilter = None) -> TrainingStatusOut:
         """What trains now, what waits, and how the last trainings ended."""
-        everything = self.jobs.store.all_jobs()
+        everything = self._jobs(roles)
         jobs = [job for job in everything if role is None or job.role == role]
         queued = self.jobs.schedule.in_order(job for job in jobs if job.state == JobState.QUEUED)
         by_end = sorted(jobs, key=lambda job: job.finished_at or job.updated_at)
@@ -84,13 +85,16 @@ class StatusRoutes:
             last={job.role: _brief(job) for job in by_end if job.state in ENDED},
         )
 
-    async def dpo(self, role: RoleFilter = None) -> DpoStatusOut:
+    async def dpo(self, roles: RoleSet, role: RoleFilter = None) -> DpoStatusOut:
         """Preferences by role and source, what came since the last DPO, and whether the trigger would fire."""
         from_pairs = (job for job in self.jobs.store.all_jobs() if dataset_format(job.algorithm) == PAIRS)
         known = {*self.triggers.preferences.counts(), *(job.role for job in from_pairs)}
-        roles = [role] if role is not None else sorted(known)
-        of_roles = await asyncio.gather(*(self._preferences(name, self.jobs.store.jobs_of(name)) for name in roles))
-        return DpoStatusOut(roles=dict(zip(roles, of_roles, strict=True)))
+        asked = [role] if role is not None else sorted(name for name in known if name in roles)
+        of_roles = await asyncio.gather(*(self._preferences(name, self.jobs.store.jobs_of(name)) for name in asked))
+        return DpoStatusOut(roles=dict(zip(asked, of_roles, strict=True)))
+
+    def _jobs(self, roles: RoleSet) -> list[Job]:
+        return [job for job in self.jobs.store.all_jobs() if job.role in roles]
 
     async def _role(self, role: str, jobs: Sequence[Job]) -> RoleOut:
         """`jobs`: its own, oldest first."""

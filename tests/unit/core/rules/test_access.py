@@ -12,9 +12,10 @@ from ratchet.core.contract.state import Key
 from ratchet.core.errors import BadRequest, Forbidden
 from ratchet.core.rules.access import (
     AGENT_SCOPES,
+    ALL_ROLES,
     ANYONE,
     NAME,
-    OF_ROLES,
+    NAMING_ROLES,
     UNAUTHENTICATED,
     Caller,
     KeyScope,
@@ -66,6 +67,19 @@ def key(**members: object) -> Key:
         ("annotate", KeyScope.FEEDBACK, "support", True),
         ("annotate", KeyScope.FEEDBACK, None, True),
         ("annotate", KeyScope.INFER, None, False),
+        ("train:support", KeyScope.TRAIN, "support", True),
+        ("train:support", KeyScope.TRAIN, None, True),
+        ("train:support", KeyScope.VIEW, "support", True),
+        ("train:support", KeyScope.TRAIN, "sales", False),
+        ("train:support", KeyScope.VIEW, "sales", False),
+        ("annotate:support", KeyScope.FEEDBACK, "support", True),
+        ("annotate:support", KeyScope.FEEDBACK, "sales", False),
+        ("view:*", KeyScope.VIEW, "sales", True),
+        ("view:acme-*", KeyScope.VIEW, "acme-support", True),
+        ("view:acme-*", KeyScope.VIEW, "acme", False),
+        ("view:acme-*", KeyScope.VIEW, "acmecorp-support", False),
+        ("view:acme-*", KeyScope.VIEW, "acme-*", True),
+        ("infer:acme_*", KeyScope.INFER, "acme_support", True),
         ("view", KeyScope.TRAIN, None, False),
         ("view", KeyScope.INFER, "support", False),
         ("view", KeyScope.ADMIN, None, False),
@@ -109,7 +123,13 @@ def test_with_a_key_the_declared_name_is_only_whom_it_acts_for() -> None:
         "infer:a b",
         "infer:**",
         "infer:a:b",
-        "train:a",
+        "admin:a",
+        "admin:*",
+        "train:",
+        "view:acme*",
+        "view:*-acme",
+        "view:acme-*-x",
+        "view:acme-**",
         "Admin",
         "*",
         "all",
@@ -123,7 +143,8 @@ def test_a_scope_that_there_is_not_is_refused(scope: str) -> None:
 
 
 def test_scopes_come_sorted_and_once_and_fit_the_contract() -> None:
-    every = [f"{scope}:support" if scope in OF_ROLES else str(scope) for scope in KeyScope]
+    every = [f"{scope}:support" if scope in NAMING_ROLES else str(scope) for scope in KeyScope]
+    every += [f"view:{roles}" for roles in ("support", "*", "acme-*", "acme_*", "-*")]
     pattern = ALL_SCHEMAS["key.v1"]["properties"]["scopes"]["items"]["pattern"]
     assert checked_scopes([*every, *every, *AGENT_SCOPES]) == tuple(sorted({*every, *AGENT_SCOPES}))
     assert all(re.search(pattern, scope) for scope in [*every, *AGENT_SCOPES])
@@ -151,6 +172,15 @@ def test_a_key_opens_nothing_once_it_is_revoked_or_from_its_expiry_on() -> None:
 def test_a_time_without_a_zone_cannot_be_read() -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({**msgspec.to_builtins(key()), "expires_at": "2026-01-01T00:00:00"}, Key)
+
+
+@pytest.mark.parametrize("role", ["support", "acme-support", "acme-", "acme", "acmecorp", "sales", "a.b"])
+@pytest.mark.parametrize("scopes", [["view:support", "train:acme-*"], ["view:acme-*"], ["infer:*"], ["view:a-b"]])
+def test_pattern_for_queries_means_the_same_roles(scopes: list[str], role: str) -> None:
+    roles = holder(*scopes).roles(KeyScope.VIEW)
+    assert roles.pattern is not None
+    assert (re.search(roles.pattern, role) is not None) == (role in roles)
+    assert ALL_ROLES.pattern is None
 
 
 def test_admins_that_expired_or_were_revoked_are_none() -> None:

@@ -1,4 +1,5 @@
-"""Every route of all four APIs has a scope: without it a request is refused before anything else is looked at."""
+"""Every route of all four APIs has a scope: without it, or with it for another role, a request is refused before
+anything else is looked at."""
 
 from __future__ import annotations
 
@@ -12,9 +13,12 @@ import pytest
 
 from ratchet.bus.testing import FakeClock
 from ratchet.cli.interfaces import Interface, control_api
+from ratchet.core.contract.http.gateway import FeedbackTaken
+from ratchet.core.contract.http.jobs import JobIn
 from ratchet.core.errors import Forbidden
 from ratchet.core.rules.access import UNAUTHENTICATED, Caller, KeyScope
 from ratchet.core.service.asgi import Request
+from ratchet.core.service.control_api import ControlApi
 from ratchet.core.service.http_client import AsyncApiClient, Peer
 from ratchet.gateway.domain.peer_updates import PeerUpdates
 from ratchet.gateway.domain.prices import NO_PRICES
@@ -78,6 +82,56 @@ async def test_control_route_refuses_a_key_without_its_scope(service: str, metho
         error = answer.json()["error"]
         assert (answer.status_code, error["code"]) == (403, "insufficient_scope")
         assert scope is None or f"`{scope}`" in error["message"]
+
+
+ABOUT_ALL = {"coordinator": (), "deployer": (), "console": ()}
+"""Operations, by name, that neither name a role nor keep to those of the key: it must have the scope for all."""
+
+
+@pytest.mark.parametrize("service", CONTROL)
+async def test_route_without_a_role_keeps_to_those_of_the_key_or_needs_all(service: str) -> None:
+    about_all = [
+        operation.handler.__name__
+        for operation in CONTROL[service].operations
+        if operation.scope not in (None, KeyScope.ADMIN)
+        and not (operation.arguments.names_role or operation.arguments.roles)
+        and "role" not in getattr(operation.arguments.body, "__struct_fields__", ())
+    ]
+    assert tuple(about_all) == ABOUT_ALL[service], "give it a parameter of the type RoleSet, and keep its answer to it"
+
+
+@pytest.mark.parametrize(("service", "method", "path"), [*control_routes()])
+async def test_control_route_refuses_a_key_for_another_role(service: str, method: str, path: str) -> None:
+    api = CONTROL[service]
+    (operation,) = (row for row in api.operations if (row.verb, row.path) == (method, path))
+    scope, body = operation.scope, operation.arguments.body
+    if scope in (None, KeyScope.ADMIN):
+        return
+    of_role = operation.arguments.names_role or "role" in getattr(body, "__struct_fields__", ())
+    caller = Caller("key_0000000000", "test", frozenset({f"{scope}:billing", f"{scope}:tenant-*"}))
+    transport = httpx.ASGITransport(called_by(api, caller))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        for role in ("support", "tenant", "billing-2") if of_role else ():
+            concrete = re.sub(r"\{\w+\}", "x", path.replace("{role}", role))
+            sent = {"algorithm": "rloo", "role": role} if body is JobIn else {}
+            answer = await client.request(method, concrete, params={"role": role}, json=sent if body else None)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (403, "insufficient_scope")
+            assert f"`{scope}:{role}`" in answer.json()["error"]["message"]
+
+
+async def test_route_about_all_roles_refuses_a_key_for_some() -> None:
+    async def everything() -> FeedbackTaken:
+        """All there is."""
+        return FeedbackTaken(feedback_id="x", trajectory_id="y")
+
+    api = ControlApi("Things", "All there is.", errors={})
+    api.route("GET", "/v1/everything", everything, scope=KeyScope.VIEW)
+    for held, status in (("view:support", 403), ("view:*", 200), ("view", 200), ("admin", 200)):
+        caller = Caller("key_0000000000", "test", frozenset({held}))
+        transport = httpx.ASGITransport(called_by(api, caller))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            answer = await client.get("/v1/everything?role=support")  # a parameter that the route does not have
+        assert answer.status_code == status
 
 
 async def test_every_documented_route_of_gateway_refuses_key_without_its_scope(tmp_path: Path) -> None:
