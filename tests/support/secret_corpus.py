@@ -49,6 +49,8 @@ def _entities(text: str) -> str:
     return "".join(character if character.isalnum() else f"&#{ord(character)};" for character in text)
 
 
+_WIDE = {number: number + 0xFEE0 for number in (*range(48, 58), *range(64, 91), *range(97, 123))}
+"""To the characters of East Asian full width."""
 WRAPPINGS: dict[str, Callable[[str], Any]] = {
     "prose": lambda s: f"Please note {s}, and thanks.",
     "end of a sentence": lambda s: f"it is {s}.",
@@ -68,7 +70,9 @@ WRAPPINGS: dict[str, Callable[[str], Any]] = {
     "tab": lambda s: f"a\t{s}\tb",
     "percent signs": lambda s: f"https://x.example/q?note={quote(s, safe='')}&n=1",
     "entities": lambda s: f"<td>{_entities(s)}</td>",
+    "full width": lambda s: f"see {s.translate(_WIDE)} there",
     "base64": lambda s: f"data {base64.b64encode(f'the note is {s} and more'.encode()).decode()} end",
+    "base64 in a path": lambda s: f"/a/{base64.b64encode(f'the note is {s} and more'.encode()).decode()}",
 }
 """Of a secret that is known by its form."""
 
@@ -113,6 +117,7 @@ WAYS: dict[str, Callable[[str, str], Any]] = {
     "YAML": lambda n, v: f"db:\n  {n}: {v}\n  x: 1\n",
     "YAML, quoted": lambda n, v: f"{n}: '{v}'",
     "YAML, below": lambda n, v: f"{n}:\n  {v}\n",
+    "YAML, a list below": lambda n, v: f"{n}:\n  - {v}\n",
     "YAML, named": lambda n, v: f"env:\n- name: {n}\n  value: {v}\n",
     ".env": lambda n, v: f"A=1\n{n}={v}\nB=2",
     "export": lambda n, v: f"export {n}={v}",
@@ -125,6 +130,7 @@ WAYS: dict[str, Callable[[str, str], Any]] = {
     "Go": lambda n, v: f'{n.replace("-", "_")} := "{v}"',
     "Ruby": lambda n, v: f':{n.replace("-", "_")} => "{v}"',
     "XML": lambda n, v: f"<c><{n}>{v}</{n}></c>",
+    "XML, a key": lambda n, v: f'<add key="{n}" value="{v}"/>',
     "XML, named": lambda n, v: f'<property name="{n}" value="{v}"/>',
     "URL": lambda n, v: f"GET https://x.example/y?{n}={v}&z=1",
     "option": lambda n, v: f"$ run --{n} {v} --fast",
@@ -141,7 +147,9 @@ def _forms(kind: Kind) -> Iterator[Plant]:
                 continue
             secret = SECRETS.get(kind.title, str.strip)(example)
             traces = {secret, quote(secret, safe=""), _entities(secret), json.dumps(secret)[1:-1]}
-            if wrapping == "base64":
+            if wrapping == "full width":
+                traces = {secret.translate(_WIDE)}
+            if wrapping.startswith("base64"):
                 traces = {base64.b64encode(f"the note is {example} and more".encode()).decode()[20:40]}
             yield Plant(f"{kind.title} / {wrapping} / {example[:12]}", wrap(example), tuple(sorted(traces)))
 

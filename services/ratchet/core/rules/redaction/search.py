@@ -1,7 +1,7 @@
 """The search of one text: one pass over all marks, then the rules of a kind only where its marks stand.
 
-What a text spells otherwise is read once: percent signs, entities, escapes and characters without width are decoded in
-the words that hold them, and a run of base64 that decodes to text is searched as that text.
+What a text spells otherwise is read once: percent signs, entities, escapes, full-width characters and those without
+width are decoded in the words that hold them, and a run of base64 that decodes to text is searched as that text.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import html
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 
 from ratchet.core.rules.redaction import finders
@@ -58,16 +59,18 @@ _SHAPES = re.compile("|".join(f"(?P<k{number}>{kind.pattern})" for number, kind 
 _HEX = re.compile(r"[0-9a-fA-F-]*")
 _SPELLED = re.compile(
     r"%[0-9A-Fa-f]{2}|&#\d{1,7};|&#[xX][0-9A-Fa-f]{1,6};|&(?:amp|lt|gt|quot|apos|commat|colon|equals|period|nbsp);"
-    r"|\\u00[0-9A-Fa-f]{2}|\\x[0-9A-Fa-f]{2}|[\u00ad\u200b-\u200d\u2060\ufeff]"
+    r"|\\u00[0-9A-Fa-f]{2}|\\x[0-9A-Fa-f]{2}|[\u00ad\u200b-\u200d\u2060\ufeff\uff10-\uff19\uff20-\uff3a\uff41-\uff5a]"
 )
-_WORD = re.compile(r"\S{1,4096}")
+_WORD, _LINE = re.compile(r"\S{1,4096}"), re.compile(r".{1,4096}")
+_WIDE = re.compile("[\uff10-\uff19\uff20-\uff3a\uff41-\uff5a]")
+"""Full-width digits and letters, in words with blanks between them."""
 _RUN = re.compile(r"[A-Za-z0-9+/_-]*")
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{20,}={0,2}")
 SHORT_RUN, LONGEST_RUN = 64, 65_536
 """Characters of a run before the place where it is noticed."""
 SHORTEST_OTHER = 12
 """Characters of the longest text that holds none of the marks that end in a letter."""
-_SPELLED_AT = re.compile("[%&\\\\\u00ad\u200b-\u200d\u2060\ufeff]")
+_SPELLED_AT = re.compile("[%&\\\\\u00ad\u200b-\u200d\u2060\ufeff\uff10-\uff19\uff20-\uff3a\uff41-\uff5a]")
 
 _PRINTABLE = frozenset({*range(32, 127), *range(128, 256), 9, 10, 13})
 
@@ -82,9 +85,9 @@ def spans_in(text: str, detectors: Sequence[Detector] = (), *, names: bool = Tru
     """
     hits = _plain_spans(text, _PLACES if names else _PLACES_IN_JSON, with_base64=True)
     if _SPELLED_AT.search(text) and _SPELLED.search(text):
-        for word in _WORD.finditer(text):
-            if _SPELLED.search(word[0]):
-                hits += _decoded_spans(text, word)
+        for part in (_LINE if _WIDE.search(text) else _WORD).finditer(text):
+            if _SPELLED.search(part[0]):
+                hits += _decoded_spans(text, part)
     for detector in detectors:
         hits += detector(text)
     return _joined(hits) if len(hits) > 1 else hits
@@ -178,20 +181,20 @@ def _is_hex(text: str, start: int, end: int) -> bool:
     return len(letters) + end - start >= 24 and any(map(str.isalpha, letters))
 
 
-def _decoded_spans(text: str, word: re.Match[str]) -> Iterator[Span]:
-    """The spans of a word that holds other spellings, at their places in the text."""
+def _decoded_spans(text: str, part: re.Match[str]) -> Iterator[Span]:
+    """The spans of a word, or a line, that holds other spellings, at their places in the text."""
     decoded: list[str] = []
     places: list[int] = []
-    place = word.start()
-    for spelled in _SPELLED.finditer(text, *word.span()):
+    place = part.start()
+    for spelled in _SPELLED.finditer(text, *part.span()):
         decoded.append(text[place : spelled.start()])
         places += range(place, spelled.start())
         character = _character(spelled[0])
         decoded.append(character)
         places += [spelled.start()] * len(character)
         place = spelled.end()
-    decoded.append(text[place : word.end()])
-    places += [*range(place, word.end()), word.end()]
+    decoded.append(text[place : part.end()])
+    places += [*range(place, part.end()), part.end()]
     for start, end, kind in _plain_spans("".join(decoded)):
         yield places[start], places[end], kind
 
@@ -203,7 +206,7 @@ def _character(spelled: str) -> str:
     if spelled[0] in "%\\":
         code = int(spelled[-2:], 16)
         return chr(code) if code < 128 else "\ufffd"
-    return ""
+    return unicodedata.normalize("NFKC", spelled) if spelled > "\uff00" and spelled != "\ufeff" else ""
 
 
 def _in_base64(text: str, place: int) -> tuple[Span | None, int]:
@@ -211,13 +214,21 @@ def _in_base64(text: str, place: int) -> tuple[Span | None, int]:
     run = _BASE64.match(text, place - _run_before(text, place))
     if run is None:
         return None, place
-    plain = run[0].rstrip("=").replace("-", "+").replace("_", "/")
+    kind = _kind_in_base64(run[0])
+    if kind is None and "/" in run[0]:  # a path may end with it
+        kind = _kind_in_base64(max(run[0].split("/"), key=len))
+    return ((*run.span(), kind) if kind else None), run.end()
+
+
+def _kind_in_base64(run: str) -> str | None:
+    """The kind of the first secret in what a run decodes to; None where that is no text, or holds none."""
+    plain = run.rstrip("=").replace("-", "+").replace("_", "/")
     usable = plain[: len(plain) - (len(plain) % 4 == 1)]
-    if not _PRINTABLE.issuperset(base64.b64decode(usable[:16])):  # most runs end here
-        return None, run.end()
+    if not _PRINTABLE.issuperset(base64.b64decode(usable[: min(16, len(usable) // 4 * 4)])):  # most runs end here
+        return None
     decoded = base64.b64decode(usable + "=" * (-len(usable) % 4))
     hits = _plain_spans(decoded.decode()) if _is_text(decoded) else []
-    return ((*run.span(), hits[0][2]) if hits else None), run.end()
+    return hits[0][2] if hits else None
 
 
 def _run_before(text: str, place: int) -> int:

@@ -27,7 +27,7 @@ _BARE = re.compile(r"""(?P<bare>[^\s"'`,;&<>)}\]\\]{1,1024})""")
 _LINE = re.compile(r"""(?P<line>[^\r\n"'`]{1,4096})""")
 _OPENING = re.compile(r"""\\{0,3}["'`]""")
 _ELEMENT = re.compile(r"(?P<value>[^<>\n]{1,1024})</")
-_BELOW = re.compile(r"[ \t]*[|>]?[-+]?[ \t]*\r?\n[ \t]*(?P<below>[^\s:\"'{}\[\]]{4,1024})[ \t]*(?=\r?\n|\Z)")
+_BELOW = re.compile(r"[ \t]*[|>]?[-+]?[ \t]*\r?\n[ \t]*(?:- )?(?P<below>[^\s:\"'{}\[\]]{4,1024})[ \t]*(?=\r?\n|\Z)")
 _NAMED = re.compile(
     r"""\\{0,3}["']?(?P<name>[\w.-]{2,64})\\{0,3}["']?\s{0,40},?\s{0,40}\\{0,3}["'-]{0,2}"""
     r"""(?:value|val)\\{0,3}["']?[ \t]{0,4}[:=][ \t]{0,4}"""
@@ -107,7 +107,7 @@ def beside_its_name(text: str, place: int) -> Span | None:
     where = _Place(text, meaning, name, sign.end(), text[place], bool(before["gap"] or sign["pad"]), line_start)
     if text[place] == ">":
         return _in_xml(where) if text[start - 1 : start] == "<" else None
-    return _value(where) or _below(where)
+    return _value(where) or _below(where) or (_named_beside(text, sign.end()) if name.lower() in NAMING else None)
 
 
 def _named_beside(text: str, at: int) -> Span | None:
@@ -194,7 +194,7 @@ def _in_xml(where: _Place) -> Span | None:
 
 
 def _below(where: _Place) -> Span | None:
-    """A value on the line below `password:`."""
+    """A value on the line below `password:`, also the first of a list."""
     below = _BELOW.match(where.text, where.at) if where.sign == ":" and where.named.certain else None
     if below is None or not (has_digit(below["below"]) or re.search(r"[^\w.-]", below["below"])):
         return None
