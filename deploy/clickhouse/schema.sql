@@ -10,8 +10,8 @@
 --     else. It lies inside the part: rows that vanish, vanish from it too.
 --   `by_storing` orders them by when they were stored: the newest of a role, which a snapshot is chosen from, and what
 --     fell silent.
--- What is acknowledged is on disk: an insert returns after its part and the part's directory were synced. The age of
--- rows is the default of RATCHET_COLLECTOR_FACTS_TTL_DAYS; the collector follows the setting.
+-- What is acknowledged is on disk: an insert returns after its part and the part's directory were synced. The ages of
+-- rows here are those of a table without a collector, which gives each the age in its settings (`clickhouse_retention`).
 
 -- `superseded_by`: a trajectory that was assembled because its agent fell silent may be reported in full later. The row
 -- is replaced and keeps the first report's sequence; this is the sequence of the message that replaced it.

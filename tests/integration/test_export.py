@@ -42,6 +42,7 @@ GOOD, BAD = trajectory("0").trajectory_id, trajectory("1").trajectory_id
 @asynccontextmanager
 async def rewarded(shared: SharedSettings, number: int) -> AsyncIterator[Bus]:
     """Stored and rewarded trajectories of the role support, every second one a failure; an opinion on the first."""
+    prepared_objects(shared)
     collector = build_collector(CollectorSettings(shared=shared, linger_s=0.02))
     computer = build_rewards(RewardSettings(shared=shared, linger_s=0.02))
     async with (

@@ -10,13 +10,15 @@ from typing import Annotated, Literal
 import typer
 
 from ratchet.cli.api import read_roles
-from ratchet.cli.connections import settings_of, warehouse_of
+from ratchet.cli.connections import objects_of, settings_of, warehouse_of
 from ratchet.cli.endpoints import locate
 from ratchet.cli.options import HERE, AsJson, Directory, OptionalRole
 from ratchet.cli.output import print_answer, progress
+from ratchet.core.datasets.archives import Archives
 from ratchet.core.errors import NotFound
 from ratchet.core.service.files import write_whole
 from ratchet.extras.exporters import KINDS
+from ratchet.extras.exporters.archived import ArchivedRows
 from ratchet.extras.exporters.base import Selection
 from ratchet.extras.exporters.clickhouse_stored import Stored
 from ratchet.extras.exporters.exporting import ExportReport, export
@@ -31,6 +33,9 @@ Format = Annotated[
 Since = Annotated[datetime | None, typer.Option(help="Only from this instant on; without a zone it is UTC.")]
 Until = Annotated[datetime | None, typer.Option(help="Only before this instant.")]
 MinReward = Annotated[float | None, typer.Option(help="Only with at least this newest reward.")]
+WithArchive = Annotated[
+    bool, typer.Option("--archive/--no-archive", help="Also what left ClickHouse for the archive, in the object store.")
+]
 Limit = Annotated[int | None, typer.Option(min=1, help="At most so many, the newest.")]
 
 
@@ -48,6 +53,7 @@ def _add_command(kind: str) -> None:
         until: Until = None,
         min_reward: MinReward = None,
         limit: Limit = None,
+        archive: WithArchive = True,
         as_json: AsJson = False,
         directory: Directory = HERE,
     ) -> None:
@@ -63,8 +69,10 @@ def _add_command(kind: str) -> None:
 
         async def work() -> ExportReport:
             with progress(f"exporting to {output.name}", quiet=as_json) as bar:
-                async with warehouse_of(settings_of(locate(directory))) as warehouse:
-                    return await export(Stored(warehouse), kind, selection, output, chosen, bar)
+                endpoints = locate(directory)
+                archived = ArchivedRows(Archives(objects_of(endpoints))) if archive else None
+                async with warehouse_of(settings_of(endpoints)) as warehouse:
+                    return await export(Stored(warehouse, archived), kind, selection, output, chosen, bar)
 
         report = asyncio.run(work())
         reasons = "".join(f"\nleft out: {count} {reason}" for reason, count in report.left_out.items())

@@ -9,6 +9,7 @@ RL_FEEDBACK     │   generations.Generations: which generation of a stream a se
 RL_TRAINING     │   audit.Auditor: ledger against the ack floor and the rows; restore.Restorer reads again
 RL_DEPLOYMENTS  ┘   trim.Trimmer: streams that fill, down to what every reader needs
                     idle.IdleAssembler: silent trajectories -> Trajectory (published here)
+                    archiving.Archiver: rows that were hot long enough -> S3
                     traces.TraceAssembler: spans of traces that are over -> Turn, Trajectory, Feedback (published here)
 RL_DEADLETTERS ──── dead_letters.DeadLetterWatch: alerts before it is full
 """
@@ -32,7 +33,9 @@ from ratchet.core.service.alerts import Alerts, held_alerts
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.runtime import App, Component, Periodic
 from ratchet.core.stores.message_bodies import StoredBodies
+from ratchet.core.stores.objects import Objects
 from ratchet.core.stores.warehouse import Warehouse
+from ratchet.trajectory_collector.archiving import Archiver
 from ratchet.trajectory_collector.audit import Auditor
 from ratchet.trajectory_collector.clickhouse_facts import Facts, Most
 from ratchet.trajectory_collector.clickhouse_ledger import Ledger
@@ -40,7 +43,8 @@ from ratchet.trajectory_collector.clickhouse_retention import (
     LEDGER_TTL_DAYS,
     RETENTION_INTERVAL_S,
     Retention,
-    spans_ttl_days,
+    days_by_table,
+    least_age,
 )
 from ratchet.trajectory_collector.dead_letters import DeadLetterWatch
 from ratchet.trajectory_collector.domain import Inference
@@ -87,6 +91,7 @@ def assembled(
     specs = {stream: spec.within(bounds) for stream, spec in collected(bus.contracts).items()}
     durables = {stream: spec.name for stream, spec in specs.items()}
     tables = {stream: [TABLES[topic].name for topic in spec.topics] for stream, spec in specs.items()}
+    days = days_by_table(settings)
     streams, ledger = Streams(bus), Ledger(warehouse, tables)
     alerts = Alerts(NAME, bus.publish, now, lambda: held_alerts(bus))
     facts = Facts(warehouse, Most(tuning.assembly_turns, tuning.assembly_bytes))
@@ -111,8 +116,7 @@ def assembled(
         now=now,
         width=tuning.audit_window,
         windows=tuning.audit_windows_per_tick,
-        facts_age=timedelta(days=settings.facts_ttl_days) or None,
-        other_ages={STREAM: timedelta(days=spans_ttl_days(settings.facts_ttl_days))},
+        facts_ages={stream: least_age(days, tables[stream]) for stream in durables},
         ledger_age=timedelta(days=LEDGER_TTL_DAYS),
     )
     trimmer = Trimmer(
@@ -148,6 +152,14 @@ def assembled(
         inference,
         timedelta(seconds=tuning.idle_lookback_s),
     )
+    archiver = Archiver(
+        warehouse,
+        Objects(settings.shared),
+        hot={role: kept.hot for role, kept in settings.days_kept.items()},
+        whole={role: kept.whole for role, kept in settings.days_kept.items()},
+        alerts=alerts,
+        now=now,
+    )
     components: list[Component] = [
         *(subscribed(bus, spec, collectors[stream], bounds) for stream, spec in specs.items()),
         Periodic(tuning.audit_interval_s, auditor.tick, "audit"),
@@ -156,6 +168,7 @@ def assembled(
         Periodic(tuning.idle_interval_s, idle.tick, "idle trajectories"),
         Periodic(tuning.traces_interval_s, traces.tick, "traces"),
         Periodic(RETENTION_INTERVAL_S, Retention(warehouse, settings).tick, "retention"),
+        Periodic(RETENTION_INTERVAL_S, archiver.tick, "archive"),
     ]
     checks = {"broker": bus.check, "warehouse": warehouse.check, "ledger": auditor.check}
     silence = Silence(streams, now)

@@ -72,10 +72,8 @@ class Auditor:
     """Sequences in a window."""
     windows: int
     """Most windows of a stream in one pass."""
-    facts_age: timedelta | None = None
-    """Age at which rows of fact tables expire; None for never."""
-    other_ages: Mapping[str, timedelta] = field(default_factory=dict[str, timedelta])
-    """The same for streams whose rows expire earlier."""
+    facts_ages: Mapping[str, timedelta | None] = field(default_factory=dict[str, timedelta | None])
+    """By stream, the age up to which none of its rows has expired or gone to the archive; None for never."""
     ledger_age: timedelta | None = None
     """The same for entries of the ledger."""
     _positions: dict[str, _Position] = field(default_factory=dict[str, _Position], init=False)
@@ -150,7 +148,7 @@ class Auditor:
         An imbalance is reported before the repair: a restore takes its time, or may fail.
         """
         span = span_of(window, self.width, position.generation.first, max(progress.floor, position.up_to))
-        since = self._not_expired(self.other_ages.get(account.stream, self.facts_age))
+        since = self._not_expired(self.facts_ages.get(account.stream))
         before = balance = await self.ledger.balance(account, window, span, since)
         if not before.is_even:
             position.uneven[window] = before

@@ -41,6 +41,9 @@ UNREDACTED = Counter(
     "Messages that did not say that they were redacted (`none`), or by other rules than those of the collector.",
     ["topic", "reason"],
 )
+ARCHIVED = Counter(
+    "ratchet_archived_rows_total", "Rows that went to the archive, or expired there.", ["table", "outcome"]
+)
 TRIMMED = Counter("ratchet_stream_trimmed_total", "Messages trimmed from a stream.", ["stream"])
 
 MAIN, OTHER = "main", "other"

@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from pydantic_settings import SettingsConfigDict
 
 from ratchet.core.service.settings import ServiceSettings
+
+MOST_DAYS = 18_250
+"""50 years: ClickHouse's instants end in 2106."""
+OTHERS = "*"
+"""All roles that have no entry of their own."""
+RoleOrOthers = Annotated[str, StringConstraints(pattern=r"^(\*|[a-z0-9_-]{1,64})$")]
+
+
+class DaysKept(BaseModel):
+    """How long what a role's agents and people said is kept."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    hot: int = Field(default=30, ge=8, le=MOST_DAYS)
+    """Trajectories and turns in ClickHouse: longer than streams hold turns, and silent trajectories are looked for."""
+    archived: int = Field(default=90, ge=0, le=MOST_DAYS)
+    """And then in the archive."""
+    labels: int = Field(default=365, ge=8, le=MOST_DAYS)
+    """Feedback, preferences and rewards."""
+
+    @property
+    def whole(self) -> int:
+        """Days until a trajectory is gone."""
+        return min(self.hot + self.archived, MOST_DAYS)
 
 
 class Settings(ServiceSettings):
@@ -34,8 +60,20 @@ class Settings(ServiceSettings):
     refuse_unredacted: bool = False
     """Whether a message of people's and agents' words that no client, gateway or service of Ratchet has redacted is a
     dead letter; else the collector redacts it, and stores it."""
-    facts_ttl_days: int = Field(default=1095, ge=0)
-    """Rows of the fact tables are removed this long after they were stored; 0 keeps them for ever."""
+    facts_ttl_days: int = Field(default=1095, ge=0, le=MOST_DAYS)
+    """Rows without words of people and agents (calls, trainings, deployments, rollouts) go this long after they were
+    stored; 0 keeps them for ever."""
+    retention: Mapping[RoleOrOthers, DaysKept] = Field(default_factory=dict)
+    """JSON: by role (`*` for all others), how many days its trajectories and turns stay in ClickHouse (`hot`, 30) and
+    then in the archive (`archived`, 90), and its feedback, preferences and rewards (`labels`, 365):
+    `{"support": {"hot": 14, "archived": 0}}`."""
+
+    @property
+    def days_kept(self) -> dict[str, DaysKept]:
+        """`retention` with `*`, from which every role takes what it leaves open."""
+        others = self.retention.get(OTHERS, DaysKept())
+        own = {role: days.model_dump(exclude_unset=True) for role, days in self.retention.items()}
+        return {OTHERS: others, **{role: others.model_copy(update=days) for role, days in own.items()}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
-"""Rows of a snapshot as a Parquet file. Columns, their types and the reading of them follow from the row's struct.
+"""Rows of a snapshot, or of the archive, as a Parquet file: columns and their types follow from the row's struct.
 
-A text, a number or a boolean is a column of its type, a list of numbers a column of lists of 32-bit numbers, any other
-list a column of JSON text; a member that may be None is a column that may be null. A file is written and read one row
-group at a time. Imports no store: the training process reads its file with this module.
+A text, a number, a boolean or an instant is a column of its type, a list of numbers a column of lists of 32-bit
+numbers, any other list a column of JSON text; a member that may be None is a column that may be null. A file is written
+and read one row group at a time. Imports no store: the training process reads its file with this module.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec import inspect
 
-from ratchet.bus.message import decode
-from ratchet.core.contract.snapshot import Row
+from ratchet.bus.message import Value, decode
 from ratchet.core.errors import Rejected
 
-R = TypeVar("R", bound=Row)
+R = TypeVar("R", bound=Value)
 
 DECODED = 32
 """Rows that are decoded at a time."""
@@ -38,6 +37,7 @@ _COLUMN_TYPES: dict[type[inspect.Type], Callable[[], Any]] = {
     inspect.FloatType: _ARROW.float64,
     inspect.IntType: _ARROW.int64,
     inspect.BoolType: _ARROW.bool_,
+    inspect.DateTimeType: lambda: _ARROW.timestamp("ms", tz="UTC"),
     inspect.ListType: _ARROW.string,
 }
 _NUMBERS: dict[type[inspect.Type], Callable[[], Any]] = {
@@ -47,7 +47,7 @@ _NUMBERS: dict[type[inspect.Type], Callable[[], Any]] = {
 """What a list of numbers holds: token ids fit, and engines compute log-probabilities in float32."""
 
 
-def arrow_schema(kind: type[Row]) -> Any:
+def arrow_schema(kind: type[Value]) -> Any:
     """The columns of a kind of rows, in order. `Any`: a `pyarrow.Schema`, see above."""
     columns: list[Any] = []
     for field in _fields(kind):
@@ -173,7 +173,7 @@ class _Lists:
         return self._values[self._offsets[place] : self._offsets[place + 1]].copy()
 
 
-def _fields(kind: type[Row]) -> Sequence[inspect.Field]:
+def _fields(kind: type[Value]) -> Sequence[inspect.Field]:
     struct = inspect.type_info(kind)
     assert isinstance(struct, inspect.StructType)  # noqa: S101 - every kind of rows is one
     return [msgspec.structs.replace(field, type=_bare(field.type)) for field in struct.fields]
@@ -188,14 +188,14 @@ def _bare(kind: inspect.Type) -> inspect.Type:
     return inspect.ListType(_bare(kind.item_type)) if isinstance(kind, inspect.ListType) else kind
 
 
-def _json_columns(kind: type[Row]) -> dict[str, Any]:
+def _json_columns(kind: type[Value]) -> dict[str, Any]:
     """Type by name, of the columns that are JSON text. `Any`: a list of one type is no class."""
     types = {field.name: field.type for field in msgspec.structs.fields(kind)}
     lists = [field for field in _fields(kind) if isinstance(field.type, inspect.ListType)]
     return {field.name: types[field.name] for field in lists if not _is_numbers(field.type)}
 
 
-def _number_columns(kind: type[Row]) -> list[str]:
+def _number_columns(kind: type[Value]) -> list[str]:
     return [field.name for field in _fields(kind) if _is_numbers(field.type)]
 
 

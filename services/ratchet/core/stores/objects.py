@@ -181,6 +181,12 @@ class Objects:
             self._client.put_object(Bucket=self._bucket, Key=_CLOCK, Body=b"")
             return self._client.head_object(Bucket=self._bucket, Key=_CLOCK)["LastModified"]
 
+    def remove(self, uri: str) -> None:
+        """Remove an object for good; again, it changes nothing."""
+        bucket, key = self._split(uri)
+        with _classified(uri):
+            self._client.delete_object(Bucket=bucket, Key=key)
+
     def set_aside(self, listed: StoredObject) -> bool:
         """Move a blob to where only who looks for it finds it; False when it was written again since it was listed."""
         bucket, key = self._split(listed.uri)

@@ -12,6 +12,7 @@ from ratchet.extras.exporters.base import Kind, Selection
 
 if TYPE_CHECKING:
     from ratchet.core.stores.warehouse import Row, Warehouse
+    from ratchet.extras.exporters.archived import ArchivedRows
 
 _UNANSWERED = """
 SELECT trajectory_id
@@ -46,8 +47,10 @@ PAGE = 500
 class Stored:
     """Reads; a page begins where the one before ended, so what is stored meanwhile moves nothing."""
 
-    def __init__(self, warehouse: Warehouse) -> None:
+    def __init__(self, warehouse: Warehouse, archived: ArchivedRows | None = None) -> None:
+        """`archived`: what an export takes beside."""
         self._warehouse = warehouse
+        self.archived = archived
 
     async def count(self, kind: Kind, selection: Selection) -> int:
         """How many rows are chosen, the limit aside."""

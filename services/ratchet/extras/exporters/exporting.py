@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from ratchet.core.errors import NotFound
 from ratchet.core.service.files import staged
+from ratchet.core.stores.warehouse import Row
 from ratchet.extras.exporters import KINDS
 from ratchet.extras.exporters.base import Kind, Record, Selection
 from ratchet.extras.exporters.clickhouse_stored import Stored
@@ -71,7 +72,7 @@ async def export(
     with written(path, file_format, kind.columns) as write:
         async for records in _records(stored, kind, selection, runs):
             done += len(records)
-            on_progress(done, total)
+            on_progress(done, max(done, total))
             if kind.settle is None:
                 write(records)
             else:
@@ -91,11 +92,11 @@ async def export(
 async def _records(
     stored: Stored, kind: Kind, selection: Selection, runs: Sequence[str]
 ) -> AsyncIterator[list[Record]]:
-    """Page by page: what is stored, then the runs without an answer, as far as the limit goes."""
+    """Page by page: what is stored, what is archived, then the runs without an answer, as far as the limit goes."""
     done = 0
-    async for page in stored.pages(kind, selection):
+    async for page in _rows(stored, kind, selection):
         rewards = await stored.rewards(page) if kind.rewarded else {}
-        made = [kind.record(row["body"].encode(), rewards.get((row["role"], row["trajectory_id"]))) for row in page]
+        made = [kind.record(row["body"].encode(), rewards.get(_key(row))) for row in page]
         yield [record for record in made if record is not None]
         done += len(page)
     if kind.unanswered is None:
@@ -103,6 +104,36 @@ async def _records(
     left = runs if selection.limit is None else runs[: selection.limit - done]
     async for page in stored.turns(selection, left):
         yield [kind.unanswered(row["first"].encode(), row["last"].encode()) for row in page]
+
+
+async def _rows(stored: Stored, kind: Kind, selection: Selection) -> AsyncIterator[list[Row]]:
+    """Pages of what is stored and then of what is archived, a trajectory of both once, up to the limit."""
+    archived = stored.archived
+    seen = dict[tuple[str, str], None]()
+    async for page in stored.pages(kind, selection):
+        yield page
+        if archived is not None:
+            seen |= dict.fromkeys(map(_key, page))
+    if archived is None:
+        return
+    left = selection.limit if selection.limit is None else selection.limit - len(seen)
+    async for page in archived.pages(kind, selection):
+        new = {_key(row): row for row in page if _key(row) not in seen}
+        if selection.min_reward is not None and new:
+            worth = await stored.rewards([*new.values()])
+            least = selection.min_reward
+            new = {key: row for key, row in new.items() if key in worth and worth[key].total_reward >= least}
+        rows = [*new.values()][:left]
+        seen |= dict.fromkeys(new)
+        left = None if left is None else left - len(rows)
+        if rows:
+            yield rows
+        if left == 0:
+            return
+
+
+def _key(row: Row) -> tuple[str, str]:
+    return row["role"], row["trajectory_id"]
 
 
 @contextmanager

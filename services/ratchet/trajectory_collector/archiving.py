@@ -1,0 +1,249 @@
+"""Rows that were hot long enough go to the archive, and archives that are old enough go for good.
+
+A row leaves ClickHouse only after its file was read back from the store. Nothing of a pass is kept anywhere else, so
+one that was killed is simply made again, and two collectors may work at once:
+
+1. The due rows of a table, a role and a day are written to a local file, but for those that files of that day hold.
+2. If the day has no other files than before, that file is stored under its digest and verified. Who read the same rows
+   stores the same file; who came later sees the file before the first of its rows is gone.
+3. The rows are deleted, by one mutation for each table.
+
+What came in out of order stays: a deletion names the day and the highest sequence that the files hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import structlog
+
+from ratchet.bus.message import decode
+from ratchet.core.datasets.archives import ARCHIVED, ArchivedRow, ArchiveFile, Archives, Folder
+from ratchet.core.errors import Conflict, RatchetError
+from ratchet.core.service.alerts import Alerts
+from ratchet.core.stores.warehouse import Texts, one_of
+from ratchet.trajectory_collector import metrics
+from ratchet.trajectory_collector.clickhouse_retention import Days, days_expression
+from ratchet.trajectory_collector.settings import OTHERS
+
+if TYPE_CHECKING:
+    from ratchet.core.stores.objects import Objects
+    from ratchet.core.stores.warehouse import Row, Warehouse
+
+log = structlog.get_logger()
+
+FOLDERS_PER_PASS = 50
+"""Most folders of a table that one pass fills."""
+PART_ROWS, PART_BYTES = 500, 16 << 20
+"""Rows that are read and written together, and their bodies' bytes; one trajectory's are never parted."""
+CLOCKS_APART = timedelta(hours=1)
+"""Where two clocks differ by more, no one knows what is old."""
+DAYS_PER_PASS = 2
+"""Most days of the archive that one pass removes: a clock that is years ahead is noticed before all are gone."""
+ALERT = "archive"
+AT = {"trajectories": "ended_at", "turns": "at"}
+
+_DUE = """
+SELECT role, toDate(ingested_at) AS day
+FROM {table} FINAL
+WHERE ingested_at < toStartOfDay({{now:DateTime64(3, 'UTC')}}) - toIntervalDay({days})
+GROUP BY role, day ORDER BY day, role LIMIT {{limit:UInt32}}
+"""
+_OF_FOLDER = (
+    "role = {role:String} AND ingested_at >= {begin:DateTime64(3, 'UTC')} AND ingested_at < {end:DateTime64(3, 'UTC')}"
+)
+_SIZES = (
+    "SELECT trajectory_id, count() AS rows, sum(length(body)) AS bytes FROM <table> FINAL"  # noqa: S608 - our own names
+    f" WHERE {_OF_FOLDER} GROUP BY trajectory_id ORDER BY trajectory_id"
+)
+_ROWS = f"""
+SELECT trajectory_id, event_id, toString(generation) AS generation, sequence, correlation_id, causation_id,
+    <at> AS at, ingested_at AS stored_at, body
+FROM <table> FINAL WHERE {_OF_FOLDER} AND {one_of("trajectory_id", "ids")}
+ORDER BY trajectory_id, event_id
+"""  # noqa: S608 - our own names
+_PENDING = """
+SELECT latest_fail_reason AS reason FROM system.mutations
+WHERE database = currentDatabase() AND table = {table:String} AND NOT is_done
+"""
+
+
+class _Who(msgspec.Struct):
+    """Whose a message is."""
+
+    user_ref: str | None = None
+    session_id: str | None = None
+    agent_id: str | None = None
+
+
+@dataclass
+class Archiver:
+    """Moves rows and removes archives, a bounded part in each pass."""
+
+    warehouse: Warehouse
+    objects: Objects
+    hot: Days
+    """After so many days rows go to the archive."""
+    whole: Days
+    """After so many days since they were stored, rows leave the archive."""
+    alerts: Alerts
+    now: Callable[[], datetime]
+    archives: Archives = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.archives = Archives(self.objects)
+
+    async def tick(self) -> None:
+        """One pass. What cannot be archived stays where it is, and raises an alert."""
+        problem = None
+        try:
+            for table in ARCHIVED:
+                if await self._due(table, self.now()):
+                    await self._archive_table(table, await self._agreed_now())
+        except (RatchetError, OSError) as error:
+            problem = f"Rows that are due stay in ClickHouse, as they cannot be archived: {error}"
+        problem = problem or await self._expire()
+        if problem is None:
+            await self.alerts.clear_alert(ALERT)
+        else:
+            await self.alerts.raise_alert(ALERT, problem)
+
+    async def _agreed_now(self) -> datetime:
+        """The earliest of the three clocks. Raises `Conflict` where they are apart: then no one knows what is old."""
+        (row,) = await self.warehouse.rows("SELECT now64(3, 'UTC') AS now")
+        clocks = {
+            "ClickHouse": row["now"],
+            "the object store": await asyncio.to_thread(self.objects.now),
+            "the collector": self.now(),
+        }
+        if max(clocks.values()) - min(clocks.values()) > CLOCKS_APART:
+            read = ", ".join(f"{name} says {at:%F %T}" for name, at in clocks.items())
+            raise Conflict(f"the clocks differ: {read}")
+        return min(clocks.values())
+
+    async def _due(self, table: str, now: datetime) -> list[Folder]:
+        """The folders that go to the archive, the oldest first."""
+        sql = _DUE.format(table=table, days=days_expression(self.hot))
+        rows = await self.warehouse.rows(sql, {"now": now, "limit": FOLDERS_PER_PASS})
+        return [Folder(table, row["role"], row["day"]) for row in rows]
+
+    async def _archive_table(self, table: str, now: datetime) -> None:
+        """Archive the folders that are due, and delete their rows; not while rows of the table are being deleted."""
+        if pending := await self.warehouse.rows(_PENDING, {"table": table}):
+            if reason := next((row["reason"] for row in pending if row["reason"]), None):
+                raise Conflict(f"ClickHouse cannot delete rows of {table}: {reason}")
+            return
+        conditions: list[str] = []
+        try:
+            for folder in await self._due(table, now):
+                conditions += await self._archive_folder(folder)
+        finally:
+            if conditions:
+                await self.warehouse.command(f"ALTER TABLE {table} DELETE WHERE {' OR '.join(conditions)}")
+
+    async def _archive_folder(self, folder: Folder) -> list[str]:
+        """Store what is not stored yet. The condition on the rows that files hold; none where another pass is at it."""
+        before = await asyncio.to_thread(self._held, folder)
+        held = {key for file in before.values() for key, _, _ in file}
+        places = [(generation, sequence) for file in before.values() for _, generation, sequence in file]
+        with self.archives.writer(folder) as writer:
+            for ids in await self._parts(folder):
+                rows = [row for row in await self._rows(folder, ids) if row.key not in held]
+                places += [(row.generation, row.sequence) for row in rows]
+                await asyncio.to_thread(writer.add, rows)
+            if writer.rows:
+                if {file.uri for file in await asyncio.to_thread(self._files, folder)} != before.keys():
+                    return []
+                stored = await asyncio.to_thread(writer.store)
+                metrics.ARCHIVED.labels(folder.table, "archived").inc(writer.rows)
+                log.info("rows archived", uri=stored.uri, rows=writer.rows, bytes=stored.size)
+        return [condition(folder, places)] if places else []
+
+    def _held(self, folder: Folder) -> dict[str, list[tuple[Any, str, int]]]:
+        return {file.uri: self.archives.keys(file) for file in self._files(folder)}
+
+    def _files(self, folder: Folder) -> list[ArchiveFile]:
+        return self.archives.files(folder=folder)
+
+    async def _parts(self, folder: Folder) -> list[list[str]]:
+        """The ids of the folder's trajectories in parts that are read together."""
+        sizes = await self.warehouse.rows(_SIZES.replace("<table>", folder.table), _bounds(folder))
+        parts: list[list[str]] = []
+        rows = size = 0
+        for row in sizes:
+            rows, size = rows + row["rows"], size + row["bytes"]
+            if not parts or rows > PART_ROWS or size > PART_BYTES:
+                parts.append([])
+                rows, size = row["rows"], row["bytes"]
+            parts[-1].append(row["trajectory_id"])
+        return parts
+
+    async def _rows(self, folder: Folder, ids: Sequence[str]) -> list[ArchivedRow]:
+        sql = _ROWS.replace("<table>", folder.table).replace("<at>", AT[folder.table])
+        rows = await self.warehouse.rows(sql, {**_bounds(folder), "ids": Texts(ids)})
+        return [archived_row(row) for row in rows]
+
+    async def _expire(self) -> str | None:
+        """Remove the oldest archives. The problem where more is due than one pass removes."""
+        try:
+            await asyncio.to_thread(self.objects.ping)
+            due = await asyncio.to_thread(self._expired, await self._agreed_now())
+            for file in (file for day in sorted(due)[:DAYS_PER_PASS] for file in due[day]):
+                await asyncio.to_thread(self._remove, file)
+        except (RatchetError, OSError) as error:
+            log.warning("no archive was removed", reason=str(error))
+            return None
+        if len(due) <= DAYS_PER_PASS:
+            return None
+        return (
+            f"{len(due)} days of the archive are too old at once; {DAYS_PER_PASS} of them go in an hour. If that is a"
+            " surprise, stop the collector and look at the clocks."
+        )
+
+    def _expired(self, now: datetime) -> dict[date, list[ArchiveFile]]:
+        """By day, the files that are too old."""
+        due: dict[date, list[ArchiveFile]] = {}
+        for file in self.archives.files():
+            days = self.whole.get(file.folder.role, self.whole[OTHERS])
+            if days and now >= _end(file.folder) + timedelta(days=days):
+                due.setdefault(file.folder.day, []).append(file)
+        return due
+
+    def _remove(self, file: ArchiveFile) -> None:
+        rows = len(self.archives.keys(file))
+        self.archives.remove(file)
+        metrics.ARCHIVED.labels(file.folder.table, "expired").inc(rows)
+        log.info("archive expired", uri=file.uri, rows=rows)
+
+
+def archived_row(row: Row) -> ArchivedRow:
+    """A row of ClickHouse as the archive keeps it."""
+    who = decode(row["body"], _Who)
+    return ArchivedRow(**row, user_ref=who.user_ref, session_id=who.session_id, agent_id=who.agent_id)
+
+
+def condition(folder: Folder, places: Iterable[tuple[str, int]]) -> str:
+    """The rows of a folder up to the highest sequence, in each generation, of those that are stored."""
+    newest: dict[str, int] = {}
+    for generation, sequence in places:
+        newest[generation] = max(sequence, newest.get(generation, 0))
+    begin, end = (f"toDateTime64('{at:%F %T}', 3, 'UTC')" for at in (_begin(folder), _end(folder)))
+    up_to = " OR ".join(f"(generation = '{name}' AND sequence <= {number})" for name, number in sorted(newest.items()))
+    return f"(role = '{folder.role}' AND ingested_at >= {begin} AND ingested_at < {end} AND ({up_to}))"
+
+
+def _begin(folder: Folder) -> datetime:
+    return datetime.combine(folder.day, time(), UTC)
+
+
+def _end(folder: Folder) -> datetime:
+    return _begin(folder) + timedelta(days=1)
+
+
+def _bounds(folder: Folder) -> dict[str, object]:
+    return {"role": folder.role, "begin": _begin(folder), "end": _end(folder)}

@@ -1,0 +1,288 @@
+"""The archive on the real servers: rows leave ClickHouse once their file is safe, and nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from ratchet.bus.clock import utc_now
+from ratchet.bus.testing import eventually
+from ratchet.core.contract import Alert, Message
+from ratchet.core.datasets.archives import Archives
+from ratchet.core.errors import NotFound, ObjectsUnavailable
+from ratchet.core.service.alerts import Alerts
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.objects import Objects
+from ratchet.core.stores.warehouse import Warehouse
+from ratchet.extras.exporters.archived import ArchivedRows
+from ratchet.extras.exporters.base import Selection
+from ratchet.extras.exporters.clickhouse_stored import Stored
+from ratchet.extras.exporters.exporting import export
+from ratchet.trajectory_collector.archiving import DAYS_PER_PASS, Archiver
+from ratchet.trajectory_collector.clickhouse_retention import Retention
+from ratchet.trajectory_collector.settings import DaysKept, Settings
+from tests.support.console_data import store
+from tests.support.messages import trajectory, turn
+from tests.support.rewards import feedback
+from tests.support.running import prepared_objects, prepared_warehouse
+
+HOT, WHOLE = {"*": 30, "kept": 300}, {"*": 120, "kept": 400}
+OLD, NEW = timedelta(days=40), timedelta(days=3)
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class Interrupted:
+    """Stands before a store, and ends the process at a call."""
+
+    def __init__(self, stands_before: Any, calls: Iterator[int]) -> None:
+        """`calls`: shared by all stores; the process ends when it has no more."""
+        self._store = stands_before
+        self._calls = calls
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._store, name)
+        if asyncio.iscoroutinefunction(call):
+
+            async def awaited(*args: Any, **options: Any) -> Any:
+                self._count()
+                return await call(*args, **options)
+
+            return awaited
+
+        def called(*args: Any, **options: Any) -> Any:
+            self._count()
+            return call(*args, **options)
+
+        return called
+
+    def _count(self) -> None:
+        if next(self._calls, None) is None:
+            raise Killed
+
+
+@dataclass
+class World:
+    """The stores of a collector, and its alerts."""
+
+    warehouse: Warehouse
+    objects: Objects
+    raised: list[Alert] = field(default_factory=list)
+    number: int = 0
+
+    def archiver(self, *, now: Callable[[], datetime] = utc_now, **stores: Any) -> Archiver:
+        async def publish(alert: Alert) -> None:
+            self.raised.append(alert)
+
+        async def held() -> list[Alert]:
+            return []
+
+        alerts = Alerts("trajectory_collector", publish, utc_now, held)
+        stores = {"warehouse": self.warehouse, "objects": self.objects} | stores
+        return Archiver(**stores, hot=HOT, whole=WHOLE, alerts=alerts, now=now)
+
+    async def add(self, *messages: Message, age: timedelta) -> None:
+        await store(self.warehouse, *messages, first=self.number + 1, at=utc_now() - age)
+        self.number += len(messages)
+
+    async def hot(self, table: str = "trajectories") -> list[str]:
+        rows = await self.warehouse.rows(f"SELECT trajectory_id FROM {table} FINAL ORDER BY trajectory_id")
+        return [row["trajectory_id"] for row in rows]
+
+    def archived(self, table: str = "trajectories") -> list[str]:
+        archives = Archives(self.objects)
+        return sorted(row.trajectory_id for file in archives.files(table=table) for row in archives.rows(file))
+
+    async def until_deleted(self) -> None:
+        async def done() -> bool:
+            (row,) = await self.warehouse.rows(
+                "SELECT count() AS n FROM system.mutations WHERE database = currentDatabase() AND NOT is_done"
+            )
+            return not row["n"]
+
+        await eventually(done)
+
+
+@pytest.fixture
+async def world(shared_settings: SharedSettings) -> AsyncIterator[World]:
+    async with prepared_warehouse(shared_settings) as warehouse:
+        yield World(warehouse, prepared_objects(shared_settings))
+
+
+def ids(*names: str) -> list[str]:
+    return sorted(trajectory(name).trajectory_id for name in names)
+
+
+async def test_old_rows_are_archived_and_young_ones_and_those_of_other_roles_stay(world: World) -> None:
+    await world.add(trajectory("old"), turn("old"), turn("old", 1), age=OLD)
+    await world.add(trajectory("new"), turn("new"), trajectory("of a role that keeps"), age=NEW)
+    await world.add(trajectory("kept", role="kept"), age=OLD)
+    await world.archiver().tick()
+    await world.until_deleted()
+    assert await world.hot() == ids("new", "of a role that keeps", "kept")
+    assert await world.hot("turns") == ids("new")
+    assert world.archived() == ids("old")
+    assert world.archived("turns") == ids("old", "old")
+    assert world.raised == []
+
+
+async def test_an_archive_is_read_by_other_programs(world: World, tmp_path: Path) -> None:
+    await world.add(trajectory("one", user_ref="u1"), trajectory("two"), age=OLD)
+    await world.archiver().tick()
+    for file in Archives(world.objects).files():
+        path = tmp_path / file.uri.split("/", 3)[3]
+        path.parent.mkdir(parents=True)
+        path.write_bytes(world.objects.get(file.uri))
+    rows = duckdb.sql(
+        "SELECT role, count(*), count(user_ref), min(body->>'$.outcome.status'), max(day)"
+        f" FROM read_parquet('{tmp_path}/archive/trajectories/*/*/*.parquet') GROUP BY role"
+    ).fetchall()
+    assert rows == [("support", 2, 1, "success", (utc_now() - OLD).date())]
+
+
+async def test_a_pass_that_is_killed_at_any_call_neither_loses_nor_doubles(world: World) -> None:
+    names = ["a", "b", "c"]
+    await world.add(*(trajectory(name) for name in names), *(turn(name) for name in names), age=OLD)
+    kills = 0
+    while True:
+        calls = iter(range(kills))
+        stores = {name: Interrupted(getattr(world, name), calls) for name in ("warehouse", "objects")}
+        try:
+            await world.archiver(**stores).tick()
+            break
+        except Killed:
+            kills += 1
+        for table in ("trajectories", "turns"):
+            assert sorted({*await world.hot(table), *world.archived(table)}) == ids(*names)
+            assert world.archived(table) in ([], ids(*names))
+        await world.until_deleted()
+    assert kills > 10
+    await world.archiver().tick()
+    await world.until_deleted()
+    assert await world.hot() == await world.hot("turns") == []
+    assert world.archived() == world.archived("turns") == ids(*names)
+
+
+async def test_two_collectors_at_once_archive_each_row_once(world: World) -> None:
+    names = [str(number) for number in range(40)]
+    await world.add(*(trajectory(name) for name in names), age=OLD)
+    await asyncio.gather(*(world.archiver().tick() for _ in range(3)))
+    await world.until_deleted()
+    assert await world.hot() == []
+    assert world.archived() == ids(*names)
+
+
+async def test_rows_stay_while_the_store_is_away_and_an_alert_is_raised(world: World) -> None:
+    class Away:
+        def __getattr__(self, name: str) -> Any:
+            raise ObjectsUnavailable("connection refused")
+
+    await world.add(trajectory("old"), age=OLD)
+    archiver = world.archiver(objects=Away())
+    await archiver.tick()
+    assert await world.hot() == ids("old")
+    assert [alert.key for alert in world.raised] == ["archive"]
+    archiver.objects = world.objects
+    archiver.archives = Archives(world.objects)
+    await archiver.tick()
+    assert [alert.cleared for alert in world.raised] == [False, True]
+
+
+async def test_a_file_that_is_not_what_was_sent_keeps_its_rows(world: World) -> None:
+    class Damaging:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(world.objects, name)
+
+        def put_file(self, path: Path, prefix: str, suffix: str = "") -> Any:
+            ref = world.objects.put_file(path, prefix, suffix)
+            bucket, _, key = ref.uri.removeprefix("s3://").partition("/")
+            world.objects._client.put_object(Bucket=bucket, Key=key, Body=b"0" * ref.size)  # pyright: ignore[reportPrivateUsage]
+            return ref
+
+    await world.add(trajectory("old"), age=OLD)
+    await world.archiver(objects=Damaging()).tick()
+    assert await world.hot() == ids("old")
+    assert "does not have sha256" in world.raised[0].summary
+
+
+async def test_clocks_that_differ_archive_and_remove_nothing(world: World) -> None:
+    await world.add(trajectory("young"), age=NEW)
+    await world.archiver(now=lambda: utc_now() + timedelta(days=4000)).tick()
+    assert await world.hot() == ids("young")
+    assert "the clocks differ" in world.raised[0].summary
+
+
+async def test_what_expires_goes_a_few_days_at_a_time(world: World) -> None:
+    for age in range(130, 130 + DAYS_PER_PASS + 1):
+        await world.add(trajectory(str(age)), age=timedelta(days=age))
+    archiver = world.archiver()
+    await archiver.tick()
+    assert world.archived() == ids("130")
+    assert "too old at once" in world.raised[0].summary
+    await archiver.tick()
+    assert world.archived() == []
+    assert world.raised[1].cleared
+
+
+async def test_trajectories_are_erased_from_the_archive(world: World) -> None:
+    await world.add(*(trajectory(name, user_ref="u1" if name == "b" else None) for name in "abc"), turn("b"), age=OLD)
+    await world.archiver().tick()
+    archives = Archives(world.objects)
+    of_person = archives.ids_of("user_ref", "u1")
+    assert of_person == {("support", trajectory("b").trajectory_id)}
+    assert archives.ids_of("user_ref", "u") == set()
+    assert archives.erase(of_person) == 2
+    assert world.archived() == ids("a", "c")
+    assert world.archived("turns") == []
+    assert archives.erase(of_person) == 0
+
+
+async def test_an_export_has_what_is_stored_and_what_is_archived_once(world: World, tmp_path: Path) -> None:
+    await world.add(*(trajectory(name, end_timestamp=utc_now() - OLD) for name in "ab"), age=OLD)
+    await world.archiver().tick()
+    await world.until_deleted()
+    await world.add(trajectory("a", end_timestamp=utc_now() - OLD), trajectory("c", end_timestamp=utc_now()), age=NEW)
+    file, archived = tmp_path / "all.jsonl", ArchivedRows(Archives(world.objects))
+
+    async def exported(**chosen: Any) -> list[str]:
+        selection = Selection(**chosen)
+        stored = Stored(world.warehouse, archived)
+        await export(stored, "trajectories", selection, file, "jsonl", lambda *_: None)
+        return sorted(json.loads(line)["trajectory_id"] for line in file.read_text().splitlines())
+
+    assert await exported() == ids("a", "b", "c")
+    assert await exported(limit=2) == ids("a", "c")
+    assert await exported(since=utc_now() - timedelta(days=35)) == ids("c")
+    with pytest.raises(NotFound):
+        await exported(min_reward=0.1)
+    with pytest.raises(NotFound):
+        await exported(role="kept")
+
+
+async def test_labels_expire_by_role(world: World, shared_settings: SharedSettings) -> None:
+    kept = {"*": DaysKept(labels=20), "kept": DaysKept(labels=900)}
+    retention = Retention(world.warehouse, Settings(shared=shared_settings, retention=kept))
+    await retention.tick()
+    (before,) = await world.warehouse.rows(
+        "SELECT engine_full AS ddl FROM system.tables WHERE database = currentDatabase() AND name = 'feedback'"
+    )
+    assert "multiIf(role = 'kept', 900, 20)" in before["ddl"]
+    changed = list[str]()
+    world.warehouse.command = lambda sql, *_: changed.append(sql)  # type: ignore[assignment]
+    await retention.tick()
+    assert changed == []
+    del world.warehouse.command
+    await world.add(feedback(1, "0"), age=NEW)
+    await world.add(feedback(2, "1"), age=OLD)
+    await world.warehouse.command("OPTIMIZE TABLE feedback FINAL")
+    assert await world.hot("feedback") == [feedback(1, "0").trajectory_id]
