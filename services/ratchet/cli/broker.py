@@ -136,13 +136,14 @@ def rotate(
     if dry_run:
         print_dry_run(f"exchange keys in {users.directory}", {"users": chosen}, as_json)
         return
-    for name in chosen:
-        users.rotate(name)
-    record = _reload(users, users_directory, directory)
-    if record is not None and chosen:
-        asyncio.run(_known(record, users.next_seed(chosen[-1])))
-    for name in chosen:
-        users.release(name)
+    with users.exchanging():
+        for name in chosen:
+            users.rotate(name)
+        record = _reload(users, users_directory, directory)
+        if record is not None and chosen:
+            asyncio.run(_known(record, users.next_seed(chosen[-1])))
+        for name in chosen:
+            users.release(name)
     exchanged = UsersOut(users=[_out(users, name) for name in chosen])
     print_answer(exchanged, as_json, f"new keys: {', '.join(chosen)}; the old ones are good, too")
     if not as_json:

@@ -16,7 +16,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,9 @@ ADMIN, OPERATOR = "admin", "operator"
 """Who makes streams and buckets, and may do everything; and who has the commands (`cli` in the registry)."""
 AGENT_PROGRAM = "client"
 """What an agent sends through, as the registry calls it; its own user here sends for every role."""
-USERS_FILE, CONFIG_FILE, LOCK_FILE = "users.json", "users.conf", "users.lock"
+USERS_FILE, CONFIG_FILE = "users.json", "users.conf"
+LOCK_FILE, EXCHANGE_LOCK = "users.lock", "exchange.lock"
+"""Held for a change of the users; and from new keys until the programs have them."""
 CONTAINER_SEED = "broker.seed"
 """A container's own seed, in its volume."""
 STREAMS_ACCOUNT, ANSWERS = "RATCHET", "_INBOX.>"
@@ -166,14 +168,23 @@ class BrokerUsers:
     @contextmanager
     def _changing(self) -> Iterator[dict[str, BrokerUser]]:
         """The users; as they are at the end they are written, and the configuration with them. Raises `Conflict`."""
+        with self._locked(LOCK_FILE):
+            users = self.listed()
+            yield users
+            encoded = msgspec.json.format(msgspec.json.encode(users), indent=1)
+            write_whole(self.directory / USERS_FILE, encoded, mode=PRIVATE)
+            write_whole(self.config, configuration(users, load_contracts()).encode(), mode=PRIVATE)
+
+    def exchanging(self) -> AbstractContextManager[None]:
+        """An exchange of keys, from `rotate` to `release`: two at once would mix their keys. Raises `Conflict`."""
+        return self._locked(EXCHANGE_LOCK)
+
+    @contextmanager
+    def _locked(self, name: str) -> Iterator[None]:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            with lock_at(self.directory / LOCK_FILE):
-                users = self.listed()
-                yield users
-                encoded = msgspec.json.format(msgspec.json.encode(users), indent=1)
-                write_whole(self.directory / USERS_FILE, encoded, mode=PRIVATE)
-                write_whole(self.config, configuration(users, load_contracts()).encode(), mode=PRIVATE)
+            with lock_at(self.directory / name):
+                yield
         except BlockingIOError as error:
             raise Conflict(f"another command changes the users in {self.directory}: try again") from error
 

@@ -32,3 +32,11 @@ def test_a_second_command_at_once_is_refused_in_words(tmp_path: Path) -> None:
     with lock_at(tmp_path / LOCK_FILE), pytest.raises(Conflict, match="another command changes the users in"):
         users.rotate("bot")
     assert len(users.user("bot").keys) == 1
+
+
+def test_a_second_exchange_of_keys_at_once_is_refused_in_words(tmp_path: Path) -> None:
+    users = BrokerUsers(tmp_path)
+    with users.exchanging(), pytest.raises(Conflict, match="another command changes the users"), users.exchanging():
+        pass
+    with users.exchanging():
+        users.keep_programs()
