@@ -232,7 +232,7 @@ PATHOLOGICAL = {
     "keys that never end": "-----BEGIN RSA PRIVATE KEY-----" * 3_000,
     "ends that never end": "-----BEGIN PRIVATE KEY-----" + "-----EN" * 14_000,
     "web tokens": "eyJ" * 33_000,
-    "web tokens of long runs": ("eyJ" * 2_000 + ". ") * 8,
+    "web tokens of long runs": ("eyJ" * 2_000 + ". ") * 40,
     "api keys": "sk-" * 33_000,
     "digits": "1" * 100_000,
     "groups": "1234 " * 20_000,

@@ -32,11 +32,6 @@ def at(kind: str, pattern: str, accept: Callable[[str], bool] = bool, flags: re.
     return find
 
 
-def within(reach: int, mark: str, find: Find) -> Find:
-    """The find, where another mark stands at most so many characters behind: it is looked for faster than a pattern."""
-    return lambda text, place: find(text, place) if text.find(mark, place, place + reach) >= 0 else None
-
-
 def of_package(*rules: str, back: int = 0) -> Find:
     """A find for rules of detect-secrets, `module.Class`, that match from the mark, or `back` characters before it."""
 

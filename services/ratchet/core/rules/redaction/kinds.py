@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ratchet.core.rules.redaction import checks, finders
-from ratchet.core.rules.redaction.finders import Find, at, of_package, within
+from ratchet.core.rules.redaction.finders import Find, at, of_package
 from ratchet.core.rules.redaction.values import after_an_option, beside_its_name, in_prose
 
 
@@ -212,7 +212,7 @@ KINDS = (
         "token",
         "JSON web token",
         ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N",),
-        within(8196, ".", at("token", r"(?<![\w-]\.)eyJ[\w-]{8,8192}+\.[\w-]{8,16384}+\.[\w-]{0,8192}+")),
+        at("token", r"(?<![\w-]\.)eyJ[\w-]{8,8192}+\.[\w-]{8,16384}+\.[\w-]{0,8192}+"),
         ("eyJ",),
     ),
     Kind(

@@ -65,6 +65,8 @@ _WORD, _LINE = re.compile(r"\S{1,4096}"), re.compile(r".{1,4096}")
 _WIDE = re.compile("[\uff10-\uff19\uff20-\uff3a\uff41-\uff5a]")
 """Full-width digits and letters, in words with blanks between them."""
 _RUN = re.compile(r"[A-Za-z0-9+/_-]*")
+_OF_RUNS, _REST = "eyJ", re.compile(r"[\w-]*")
+"""The mark of web tokens, whose parts are whole runs: where none begins at the first mark of a run, none does."""
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{20,}={0,2}")
 SHORT_RUN, LONGEST_RUN = 64, 65_536
 """Characters of a run before the place where it is noticed."""
@@ -95,14 +97,17 @@ def spans_in(text: str, detectors: Sequence[Detector] = (), *, names: bool = Tru
 
 def _plain_spans(text: str, places: re.Pattern[str] = _PLACES, *, with_base64: bool = False) -> list[Span]:
     hits: list[Span] = []
-    decoded = covered = 0
+    decoded = covered = barren = 0
     for match in places.finditer(text):
         place, first = match.start(), text[match.start()]
         if place < covered:
             continue
         for mark, find in _BY_END.get(first, ()):
-            if text.startswith(mark, place + 1 - len(mark)):
-                _append(hits, find(text, place + 1 - len(mark)))
+            if text.startswith(mark, place + 1 - len(mark)) and not (mark == _OF_RUNS and place < barren):
+                hit = find(text, place + 1 - len(mark))
+                if hit is None and mark == _OF_RUNS and (run := _REST.match(text, place)):
+                    barren = run.end()
+                _append(hits, hit)
         if first.isdigit():
             hits += _numbers(text, match)
         elif first.isalpha():
