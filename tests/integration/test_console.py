@@ -96,6 +96,7 @@ async def test_key_opens_what_its_scope_allows_and_names_who_acts(
             "train": True,
             "operate": False,
             "infer": False,
+            "scopes": ["train"],
         }
         requested = {"algorithm": "rloo", "base_model": "org/model", "role": ROLE}
         asked = {

@@ -21,7 +21,9 @@ from starlette.responses import Response, StreamingResponse
 
 from ratchet.console.pages import Pages, Site, read_pages
 from ratchet.core.contract.http.console import HintOut, LoopOut, SessionOut
+from ratchet.core.rules.access import Caller
 from ratchet.core.service.asgi import Receive, Scope, Send
+from ratchet.core.service.authentication import session_of
 from tests.support.console_scene import scene
 
 OPERATOR, VIEWER, REVIEWER = "operator-key", "viewer-key", "reviewer-key"
@@ -103,15 +105,9 @@ class FakeConsole:
 
     def _session(self, key: str | None) -> SessionOut:
         known = {
-            OPERATOR: SessionOut(
-                key_id="k1", name="ada", view=True, annotate=True, train=True, operate=True, infer=True
-            ),
-            REVIEWER: SessionOut(
-                key_id="k3", name="rita", view=True, annotate=True, train=False, operate=False, infer=False
-            ),
-            VIEWER: SessionOut(
-                key_id="k2", name="vic", view=True, annotate=False, train=False, operate=False, infer=False
-            ),
+            OPERATOR: session_of(Caller("k1", "ada", frozenset({"admin"}))),
+            REVIEWER: session_of(Caller("k3", "rita", frozenset({"annotate"}))),
+            VIEWER: session_of(Caller("k2", "vic", frozenset({"view"}))),
         }
         if not self.asks_for_keys:
             return msgspec.structs.replace(known[OPERATOR], key_id=None, name="anybody on this computer")

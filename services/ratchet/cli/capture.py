@@ -30,7 +30,7 @@ def report(
     Points are how much the share would gain at most: another reason may bar the same call.
     """
     begin, endpoints = since_of(since), locate(directory)
-    certificates = ask_warehouse(endpoints, lambda warehouse: certificates_of(warehouse, role, begin))
+    certificates = ask_warehouse(endpoints, lambda warehouse: certificates_of(warehouse, role, begin), role)
     if not certificates and role is not None:
         require_role(endpoints, role)
     print_answer({"since": begin, "roles": certificates}, as_json, lambda: show(certificates))

@@ -12,8 +12,12 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
+from ratchet.cli.api import get
 from ratchet.cli.endpoints import Endpoints
-from ratchet.core.errors import BusUnavailable
+from ratchet.cli.exit_codes import NoStack
+from ratchet.core.contract.http.console import SessionOut
+from ratchet.core.errors import BusUnavailable, Forbidden, NotFound, Unavailable
+from ratchet.core.rules.access import Caller, KeyScope
 
 if TYPE_CHECKING:
     from nats.js.api import RawStreamMsg
@@ -32,12 +36,31 @@ CONNECT_S = 4.0
 """A broker that has not answered by then does not run."""
 
 
-def settings_of(endpoints: Endpoints) -> SharedSettings:
+def addresses_of(endpoints: Endpoints) -> SharedSettings:
     """The addresses of the servers. Raises `NoStack`."""
     from ratchet.local.local_stack.plan import shared_of
 
     endpoints.require()
     return shared_of(PATIENCE | dict(endpoints.env))
+
+
+def settings_of(endpoints: Endpoints, role: str | None = None) -> SharedSettings:
+    """The same, for who may read what is stored of a role, or of all. Raises `NoStack`, and `Rejected` without a key
+    that has the scope `view` for it, where keys are asked for.
+
+    It keeps people to their key, and is no lock: who has the stores' own credentials reads them with any program, and
+    while the coordinator is away nothing knows the key.
+    """
+    settings = addresses_of(endpoints)
+    try:
+        session = get(endpoints, "coordinator", "/v1/session", SessionOut, timeout_s=CONNECT_S)
+    except (Unavailable, NoStack, NotFound):
+        return settings
+    caller = Caller(session.key_id, session.name, frozenset(session.scopes))
+    caller.require(KeyScope.VIEW, role)
+    if role is None and not caller.roles(KeyScope.VIEW).is_every:
+        raise Forbidden(f"the key {caller.key_id} is for some roles, and this reads every role: name one (--role)")
+    return settings
 
 
 @asynccontextmanager
@@ -110,18 +133,20 @@ async def warehouse_of(settings: SharedSettings) -> AsyncGenerator[Warehouse]:
         await warehouse.close()
 
 
-def ask_warehouse(endpoints: Endpoints, question: Callable[[Warehouse], Awaitable[T]]) -> T:
-    """The warehouse's answer. Raises `NoStack` or `WarehouseUnavailable`."""
+def ask_warehouse(endpoints: Endpoints, question: Callable[[Warehouse], Awaitable[T]], role: str | None = None) -> T:
+    """The warehouse's answer, of a role or of all. Raises `WarehouseUnavailable`, and as `settings_of` does."""
+
+    settings = settings_of(endpoints, role)
 
     async def ask() -> T:
-        async with warehouse_of(settings_of(endpoints)) as warehouse:
+        async with warehouse_of(settings) as warehouse:
             return await question(warehouse)
 
     return asyncio.run(ask())
 
 
-def objects_of(endpoints: Endpoints) -> Objects:
-    """The object store. Raises `NoStack`."""
+def objects_of(endpoints: Endpoints, role: str | None = None) -> Objects:
+    """The object store, for what it has of a role or of all. Raises as `settings_of` does."""
     from ratchet.core.stores.objects import Objects
 
-    return Objects(settings_of(endpoints))
+    return Objects(settings_of(endpoints, role))

@@ -70,8 +70,8 @@ def _add_command(kind: str) -> None:
         async def work() -> ExportReport:
             with progress(f"exporting to {output.name}", quiet=as_json) as bar:
                 endpoints = locate(directory)
-                archived = ArchivedRows(Archives(objects_of(endpoints))) if archive else None
-                async with warehouse_of(settings_of(endpoints)) as warehouse:
+                archived = ArchivedRows(Archives(objects_of(endpoints, role))) if archive else None
+                async with warehouse_of(settings_of(endpoints, role)) as warehouse:
                     return await export(Stored(warehouse, archived), kind, selection, output, chosen, bar)
 
         report = asyncio.run(work())

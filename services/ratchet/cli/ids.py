@@ -180,7 +180,7 @@ async def stored_trajectory(
     latest = latest_in(text, role)
     if latest is None and not _BEGINNING.fullmatch(text):
         return None
-    async with warehouse_of(settings_of(endpoints)) as warehouse:
+    async with warehouse_of(settings_of(endpoints, role or (latest and latest.role))) as warehouse:
         if latest is None:
             return await stored_under(warehouse, text)
         newest = await newest_trajectory(warehouse, latest, datetime.now(UTC), answered=answered)

@@ -174,7 +174,7 @@ def list_(
         stored = StoredPreferences(warehouse)
         return await stored.newest(selection, limit), await stored.counts(selection)
 
-    kept, counts = ask_warehouse(endpoints, newest)
+    kept, counts = ask_warehouse(endpoints, newest, role)
     if not counts and role is not None:
         require_role(endpoints, role)
     listed = [{**record_of(preference.preference), "stored_at": preference.at} for preference in kept]
@@ -185,7 +185,7 @@ def list_(
 def raters(role: RoleOption, as_json: AsJson = False, directory: Directory = HERE) -> None:
     """How far the raters of a role agree, and who disagrees with the others more than chance makes."""
     endpoints = locate(directory)
-    report = agreement(ask_warehouse(endpoints, lambda warehouse: Preferences(warehouse, NEWEST).opinions(role)))
+    report = agreement(ask_warehouse(endpoints, lambda warehouse: Preferences(warehouse, NEWEST).opinions(role), role))
     if not report.questions:
         require_role(endpoints, role)
 
@@ -251,12 +251,12 @@ class AddReport:
 
 
 @asynccontextmanager
-async def outlet(endpoints: Endpoints, dry_run: bool) -> AsyncGenerator[Sink]:
+async def outlet(endpoints: Endpoints, dry_run: bool, role: str | None) -> AsyncGenerator[Sink]:
     """The sink of preferences; that of a dry run checks them only."""
     if dry_run:
         yield CheckOnly()
         return
-    async with connected(settings_of(endpoints)) as bus:
+    async with connected(settings_of(endpoints, role)) as bus:
         yield bus
 
 
@@ -264,7 +264,7 @@ async def derived(
     endpoints: Endpoints, rule: Rule | Teacher, role: str | None, max_per_task: int, dry_run: bool, bar: Bar
 ) -> DerivationReport:
     """Derive from the tries of one role, or of each role. Raises `NotFound` for a role without trajectories."""
-    async with warehouse_of(settings_of(endpoints)) as warehouse, outlet(endpoints, dry_run) as sink:
+    async with warehouse_of(settings_of(endpoints, role)) as warehouse, outlet(endpoints, dry_run, role) as sink:
         tries = Tries(warehouse)
         known = await tries.roles()
         if role is not None:
@@ -275,7 +275,7 @@ async def derived(
 
 async def add_records(endpoints: Endpoints, records: Numbered, role: str | None, dry_run: bool) -> AddReport:
     """Publish the good ones among numbered records, redacted."""
-    async with warehouse_of(settings_of(endpoints)) as warehouse, outlet(endpoints, dry_run) as sink:
+    async with warehouse_of(settings_of(endpoints, role)) as warehouse, outlet(endpoints, dry_run, role) as sink:
         report, good = AddReport(), dict[str, Preference]()
         lines: dict[str, int] = {}
         for number, record in records:
@@ -314,7 +314,7 @@ async def append_new(endpoints: Endpoints, selection: Selection, file: Path, bar
     """Append preferences that the file lacks; returns how many were added, and how many it held."""
     known = ids_in(file)
     added = present = 0
-    async with warehouse_of(settings_of(endpoints)) as warehouse:
+    async with warehouse_of(settings_of(endpoints, selection.role)) as warehouse:
         stored = StoredPreferences(warehouse)
         total = sum(count.number for count in await stored.counts(selection))
         kept = await stored.newest(selection, PAGE)

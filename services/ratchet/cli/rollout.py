@@ -180,7 +180,7 @@ def history(
 ) -> None:
     """Show the decisions about a role's rollouts, newest first: when, who, what and why; `audit` proves them."""
     endpoints = locate(directory)
-    decisions = ask_warehouse(endpoints, lambda warehouse: History(warehouse).decisions(role, limit))
+    decisions = ask_warehouse(endpoints, lambda warehouse: History(warehouse).decisions(role, limit), role)
     if not decisions:
         require_role(endpoints, role)
     print_answer({"decisions": decisions}, as_json, lambda: show_history(decisions))

@@ -59,7 +59,7 @@ def stats(
         only={name: str(value) for name, value in given.items() if value is not None},
         evaluation=filters.evaluation,
     )
-    made = ask_warehouse(endpoints, lambda warehouse: statistics(warehouse, asked))
+    made = ask_warehouse(endpoints, lambda warehouse: statistics(warehouse, asked), filters.role)
     if not made.total.points and filters.role is not None:
         require_role(endpoints, filters.role)
     print_answer(made, as_json, lambda: show(made, over_time=every is not None))

@@ -14,7 +14,7 @@ import typer
 
 from ratchet.bus.kv import Bucket
 from ratchet.cli.api import get
-from ratchet.cli.connections import connected, settings_of, warehouse_of
+from ratchet.cli.connections import addresses_of, connected, warehouse_of
 from ratchet.cli.drift import print_drift, read_drift, show_changes
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
@@ -206,8 +206,8 @@ async def collect(endpoints: Endpoints) -> StatusReport:
         except OSError as error:
             report.errors["disk"] = str(error)
     parts: dict[str, Callable[[], Awaitable[None]]] = {
-        "clickhouse": lambda: _warehouse_part(settings_of(endpoints), report),
-        "nats": lambda: _bus_part(settings_of(endpoints), report),
+        "clickhouse": lambda: _warehouse_part(addresses_of(endpoints), report),
+        "nats": lambda: _bus_part(addresses_of(endpoints), report),
         COORDINATOR: lambda: _triggers_part(endpoints, report),
     }
 

@@ -82,7 +82,7 @@ async def follow(endpoints: Endpoints, role: str | None, as_json: bool, *, with_
     evaluations = OrderedDict[str, None]()
     while True:
         try:
-            async with connected(settings_of(endpoints)) as bus:
+            async with connected(settings_of(endpoints, role)) as bus:
                 if away:
                     errors.print("the broker is back", markup=False)
                 away, began = False, True

@@ -61,7 +61,7 @@ def list_(
     def ask(warehouse: Warehouse) -> Awaitable[Newest]:
         return newest_in(TrajectoryList(warehouse, lambda: datetime.now(UTC)), asked, limit)
 
-    runs = ask_warehouse(endpoints, ask)
+    runs = ask_warehouse(endpoints, ask, filters.role)
     if not runs.ended and not runs.open and filters.role is not None:
         require_role(endpoints, filters.role)
     empty = "no such trajectories" if only or text or begin or filters.until else "no trajectories yet"

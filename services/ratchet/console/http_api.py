@@ -21,6 +21,7 @@ from ratchet.console.training import Training
 from ratchet.console.trajectories import Trajectories
 from ratchet.core.contract.http import console as out
 from ratchet.core.rules.access import Caller, KeyScope, RoleSet
+from ratchet.core.service.authentication import session_of
 from ratchet.core.service.control_api import ControlApi
 
 ERRORS: Mapping[int, str] = {
@@ -78,16 +79,8 @@ def described_api() -> ControlApi:
 
 def _add_live(api: ControlApi, subjects: Subjects) -> None:
     async def session(caller: Caller) -> out.SessionOut:
-        """Who the console's user is, and what the key allows."""
-        return out.SessionOut(
-            key_id=caller.key_id,
-            name=caller.name,
-            view=caller.allows(KeyScope.VIEW),
-            annotate=caller.allows(KeyScope.ANNOTATE),
-            train=caller.allows(KeyScope.TRAIN),
-            operate=caller.allows(KeyScope.OPERATE),
-            infer=caller.allows(KeyScope.INFER),
-        )
+        """Who the console's user is, and what the key allows for some role."""
+        return session_of(caller)
 
     async def read_loop(roles: RoleSet) -> out.LoopOut:
         """The whole loop at a glance: figures of the last hour, streams, services, roles, and what needs a person. With

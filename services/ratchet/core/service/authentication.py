@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+from ratchet.core.contract.http.console import SessionOut
 from ratchet.core.errors import RatchetError
-from ratchet.core.rules.access import Caller
+from ratchet.core.rules.access import Caller, KeyScope
 from ratchet.core.service.asgi import (
     CALLER,
     IDENTIFY,
@@ -67,6 +68,20 @@ def own_key(request: Request) -> dict[str, str | bytes]:
     no key is asked for."""
     key = presented_key([*request.headers.items()]) if request.caller.key_id is not None else None
     return {"authorization": b"Bearer " + key} if key else {}
+
+
+def session_of(caller: Caller) -> SessionOut:
+    """Who a caller is, and what its key allows for some role."""
+    return SessionOut(
+        key_id=caller.key_id,
+        name=caller.name,
+        view=caller.allows(KeyScope.VIEW),
+        annotate=caller.allows(KeyScope.ANNOTATE),
+        train=caller.allows(KeyScope.TRAIN),
+        operate=caller.allows(KeyScope.OPERATE),
+        infer=caller.allows(KeyScope.INFER),
+        scopes=sorted(caller.scopes),
+    )
 
 
 def unauthenticated(message: str) -> HttpError:

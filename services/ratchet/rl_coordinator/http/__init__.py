@@ -9,9 +9,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from ratchet.core.contract.http.console import SessionOut
 from ratchet.core.contract.http.jobs import JobIn
 from ratchet.core.contract.http.status import HealthOut, StorageOut
-from ratchet.core.rules.access import KeyScope, RoleSet
+from ratchet.core.rules.access import Caller, KeyScope, RoleSet
+from ratchet.core.service.authentication import session_of
 from ratchet.core.service.control_api import ControlApi
 from ratchet.core.service.health import Check, Health
 from ratchet.rl_coordinator.http.job_request import job_body
@@ -73,6 +75,11 @@ def http_app(checks: Mapping[str, Check], subjects: Subjects, now: Callable[[], 
             reasons = dict.fromkeys(reasons, "could not be reached or is not ready")
         return 503 if reasons else 200, HealthOut(status="degraded" if reasons else "ok", reasons=reasons)
 
+    async def session(caller: Caller) -> SessionOut:
+        """Who calls, and what the key allows for some role."""
+        return session_of(caller)
+
+    api.route("GET", "/v1/session", session, scope=None)
     answers = {200: "Everything answers.", 503: "Something does not answer."}
     api.route("GET", "/health", health, scope=KeyScope.VIEW, answers=answers)
     jobs, registry = subjects.jobs, subjects.registry

@@ -31,6 +31,8 @@ class SessionOut(Answer, frozen=True, kw_only=True):
     operate: bool
     infer: bool
     """Call policies of some role."""
+    scopes: list[str]
+    """Those of the key; `admin` where the installation asks for no keys."""
 
 
 # The loop

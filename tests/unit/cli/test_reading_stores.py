@@ -1,0 +1,92 @@
+"""Commands that read the stores themselves ask for a key that may view what they read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from ratchet.cli.__main__ import main
+from ratchet.cli.connections import settings_of
+from ratchet.cli.endpoints import Endpoints
+from ratchet.cli.exit_codes import ExitCode
+from ratchet.core.errors import Forbidden, Rejected
+from ratchet.core.rules.access import ANYONE, Caller
+from ratchet.core.service.asgi import Answer, Handler, Request, json_response
+from ratchet.core.service.authentication import session_of, unauthenticated
+from tests.support.running import listening
+
+KEYS = {
+    "all": ("view",),
+    "one": ("annotate:support",),
+    "tenant": ("view:acme-*", "infer:*"),
+    "agent": ("infer:*",),
+}
+
+
+def coordinator(method: str, path: str) -> Handler:
+    """Knows `KEYS`."""
+    assert (method, path) == ("GET", "/v1/session")
+
+    async def answer(request: Request) -> Answer:
+        key = (request.header(b"authorization") or "").removeprefix("Bearer ")
+        if key == "open":
+            return json_response(session_of(ANYONE))
+        if key not in KEYS:
+            raise unauthenticated("no API key")
+        return json_response(session_of(Caller("key_0000000000", "ada", frozenset(KEYS[key]))))
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("key", "roles"),
+    [
+        ("all", ["support", "acme-x", None]),
+        ("one", ["support"]),
+        ("tenant", ["acme-x"]),
+        ("agent", []),
+        ("", []),
+        ("open", ["support", "acme-x", None]),
+    ],
+)
+async def test_command_reads_of_stores_what_its_key_may_view(
+    key: str, roles: Sequence[str | None], tmp_path: Path
+) -> None:
+    async with listening(coordinator) as url:
+        env = {"RATCHET_COORDINATOR_URL": url, "RATCHET_API_KEY": key}
+        endpoints = Endpoints(tmp_path, None, env)
+        for role in ("support", "acme-x", None):
+            reading = asyncio.to_thread(settings_of, endpoints, role)
+            if role in roles:
+                assert (await reading).s3_bucket == "ratchet"
+            else:
+                with pytest.raises((Rejected, Forbidden)):
+                    await reading
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "trajectories list",
+        "stats",
+        "capture report",
+        "preferences list",
+        "export trajectories --output x.jsonl",
+        "dataset show s3://ratchet/snapshots/" + "0" * 64 + ".json",
+        "trajectories tail",
+        "deadletters list",
+        "rollout history support",
+        "alerts list",
+    ],
+)
+async def test_command_without_a_key_reads_nothing(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with listening(coordinator) as url:
+        monkeypatch.setenv("RATCHET_COORDINATOR_URL", url)
+        ended = await asyncio.to_thread(main, [*command.split(), "--dir", str(tmp_path)])
+    assert ended == ExitCode.FAILED
+    assert "RATCHET_API_KEY is the key that `ratchet` sends" in " ".join(capsys.readouterr().err.split())
