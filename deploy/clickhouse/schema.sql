@@ -586,3 +586,16 @@ ENGINE = ReplacingMergeTree(at)
 ORDER BY (role, rater, one, other)
 TTL toDateTime(at) + toIntervalDay(400)
 SETTINGS fsync_after_insert = 1, fsync_part_directory = 1;
+
+-- The tombstones of erasures: every id that one covers, of trajectories and of what stands for a part of one (traces,
+-- preferences, pieces of feedback). It keeps them for ever: what comes late with one of them is dropped.
+CREATE TABLE IF NOT EXISTS erased
+(
+    erasure_id String,
+    role       LowCardinality(String),
+    id         String,
+    at         DateTime64(3, 'UTC')
+)
+ENGINE = ReplacingMergeTree(at)
+ORDER BY (id, role, erasure_id)
+SETTINGS fsync_after_insert = 1, fsync_part_directory = 1;

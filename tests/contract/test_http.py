@@ -15,7 +15,18 @@ import pytest
 from ratchet.bus.compatibility import breaks
 from ratchet.cli.interfaces import Interface
 from ratchet.core.contract.bundle import Bundle
-from ratchet.core.contract.http import answers, console, gateway, jobs, keys, models, rollouts, statistics, status
+from ratchet.core.contract.http import (
+    answers,
+    console,
+    erasures,
+    gateway,
+    jobs,
+    keys,
+    models,
+    rollouts,
+    statistics,
+    status,
+)
 from ratchet.core.contract.http.answers import Answer
 from tests.support.contract_files import ROOT
 from tools.docs.api_pages import document
@@ -26,7 +37,7 @@ DOCUMENTS = {str(service): document(service) for service in Interface}
 EXAMPLES = sorted((HTTP / "examples").glob("*/*.json"))
 KINDS = {
     name: kind
-    for module in (answers, console, gateway, jobs, keys, models, rollouts, statistics, status)
+    for module in (answers, console, erasures, gateway, jobs, keys, models, rollouts, statistics, status)
     for name, kind in vars(module).items()
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 }

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from ratchet.core.contract import MESSAGES, DeadLetter, notifications, state
+from ratchet.core.contract import MESSAGES, DeadLetter, erasure, notifications, state
 from tests.support.contract_files import CONTRACTS, ROOT
 
 SERVICES = Path(__file__).parents[2] / "services" / "ratchet"
@@ -50,7 +50,7 @@ READ_IN_ORDER = {
     "gateway": {"gateway.notes"},
     "reward_computer": {"reward", "stored"},
     "rl_coordinator": {"stored"},
-    "trajectory_collector": {"alert"},
+    "trajectory_collector": {"alert", "deadletter"},
     "notifier": {"alert"},
 }
 """By program: topics that it reads without a durable consumer or a projection; beside those, the collector reads its
@@ -135,7 +135,7 @@ def bucket_users() -> Iterator[tuple[str, str]]:
     """(bucket, program) for every bucket that code of a program opens."""
     constants = {
         name: value
-        for kept in (state, notifications)
+        for kept in (state, notifications, erasure)
         for name, value in vars(kept).items()
         if isinstance(value, str) and value in CONTRACTS.buckets
     }

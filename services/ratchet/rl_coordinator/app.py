@@ -23,10 +23,11 @@ from ratchet.core.service.http_client import AsyncApiClient, Peer, bearer
 from ratchet.core.service.keys import known_keys
 from ratchet.core.service.runtime import App
 from ratchet.core.service.same_site import Sites
+from ratchet.core.stores.erased import Erased
 from ratchet.core.stores.message_bodies import StoredBodies
 from ratchet.core.stores.objects import Objects
 from ratchet.core.stores.warehouse import Warehouse
-from ratchet.rl_coordinator.http import KeyStore, Subjects, http_app
+from ratchet.rl_coordinator.http import ErasureRoutes, KeyStore, Subjects, http_app
 from ratchet.rl_coordinator.jobs import build_jobs
 from ratchet.rl_coordinator.registry import build_registry
 from ratchet.rl_coordinator.settings import TIMING, Settings, Timing
@@ -100,7 +101,8 @@ async def assembled(  # noqa: PLR0913 - the connections
 
     keys = known_keys(settings.shared, NAME, connected)
     store = KeyStore(bus, keys.own)
-    subjects = Subjects(jobs=jobs, registry=registry, triggers=triggers, storage=storage, keys=store)
+    erasures = ErasureRoutes(bus, Erased(warehouse), bus.now)
+    subjects = Subjects(jobs=jobs, registry=registry, triggers=triggers, storage=storage, keys=store, erasures=erasures)
     api = http_app(checks, subjects, bus.now)
     server = HttpServer(
         Authentication(api, keys.caller_of),

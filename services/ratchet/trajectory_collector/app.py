@@ -11,11 +11,13 @@ RL_DEPLOYMENTS  ┘   trim.Trimmer: streams that fill, down to what every reader
                     idle.IdleAssembler: silent trajectories -> Trajectory (published here)
                     archiving.Archiver: rows that were hot long enough -> S3
                     traces.TraceAssembler: spans of traces that are over -> Turn, Trajectory, Feedback (published here)
+KV erasures ─────── erasing.Eraser: removes what is there; erasing.Tombstones, before every handler: what comes late
 RL_DEADLETTERS ──── dead_letters.DeadLetterWatch: alerts before it is full
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
@@ -32,6 +34,7 @@ from ratchet.core.rules.redaction import rules_digest
 from ratchet.core.service.alerts import Alerts, held_alerts
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.runtime import App, Component, Periodic
+from ratchet.core.stores.erased import KEYS, Erased
 from ratchet.core.stores.message_bodies import StoredBodies
 from ratchet.core.stores.objects import Objects
 from ratchet.core.stores.warehouse import Warehouse
@@ -48,6 +51,8 @@ from ratchet.trajectory_collector.clickhouse_retention import (
 )
 from ratchet.trajectory_collector.dead_letters import DeadLetterWatch
 from ratchet.trajectory_collector.domain import Inference
+from ratchet.trajectory_collector.erasing.tombstones import Tombstones
+from ratchet.trajectory_collector.erasing.worker import Eraser
 from ratchet.trajectory_collector.generations import Generations
 from ratchet.trajectory_collector.handlers import Collector
 from ratchet.trajectory_collector.idle import IdleAssembler, Patience
@@ -99,9 +104,19 @@ def assembled(
     inference = Inference(
         {role: frozenset(tools) for role, tools in settings.final_tools.items()}, settings.failure_by_error
     )
+    erased = Erased(warehouse)
+    tombstones = Tombstones(bus, erased, ledger, generations, streams, now)
     screen = Screen(bus.contracts, rules_digest(), settings.refuse_unredacted)
     collector = partial(
-        Collector, facts, ledger, generations, now=now, publish=bus.publish, screen=screen, inference=inference
+        Collector,
+        facts,
+        ledger,
+        generations,
+        now=now,
+        publish=bus.publish,
+        screen=screen,
+        tombstones=tombstones,
+        inference=inference,
     )
     patience = timedelta(seconds=tuning.assembly_patience_s)
     collectors = {stream: collector(durable, patience=patience) for stream, durable in durables.items()}
@@ -160,6 +175,20 @@ def assembled(
         alerts=alerts,
         now=now,
     )
+    with_words = {stream: durable for stream, durable in durables.items() if not KEYS.keys().isdisjoint(tables[stream])}
+    eraser = Eraser(
+        bus,
+        erased,
+        ledger,
+        generations,
+        streams,
+        tombstones,
+        consumers=with_words,
+        tables=tables,
+        now=now,
+        monotonic=time.monotonic,
+        settle_s=tuning.erasure_settle_s,
+    )
     components: list[Component] = [
         *(subscribed(bus, spec, collectors[stream], bounds) for stream, spec in specs.items()),
         Periodic(tuning.audit_interval_s, auditor.tick, "audit"),
@@ -167,6 +196,7 @@ def assembled(
         Periodic(tuning.audit_interval_s, DeadLetterWatch(streams, alerts).tick, "dead letters"),
         Periodic(tuning.idle_interval_s, idle.tick, "idle trajectories"),
         Periodic(tuning.traces_interval_s, traces.tick, "traces"),
+        Periodic(tuning.erasure_interval_s, eraser.tick, "erasures"),
         Periodic(RETENTION_INTERVAL_S, Retention(warehouse, settings).tick, "retention"),
         Periodic(RETENTION_INTERVAL_S, archiver.tick, "archive"),
     ]

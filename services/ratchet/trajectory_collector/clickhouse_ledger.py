@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ratchet.core.stores.warehouse import Warehouse
@@ -98,6 +98,16 @@ class Ledger:
             for entry in entries
         ]
         await self._warehouse.insert("ledger_entries", rows, token=None)
+
+    async def erase(self, account: Account, sequences: Sequence[int], at: datetime) -> None:
+        """Write that messages are erased, in ascending order. The entry counts, also where an earlier one's clock was
+        ahead."""
+        rows = await self._warehouse.rows(
+            f"SELECT max(at) AS at {_ENTRIES}",
+            {**_columns_of(account), "first": sequences[0], "last": sequences[-1]},
+        )
+        newest = max(at, rows[0]["at"] + timedelta(milliseconds=1))
+        await self.write(account, [Entry(sequence, ERASED) for sequence in sequences], newest)
 
     async def newest(self, account: Account) -> Entry | None:
         """The entry with the highest sequence among those that know when their message was sent."""

@@ -33,6 +33,7 @@ from ratchet.trajectory_collector.domain import (
     reported,
     update_of,
 )
+from ratchet.trajectory_collector.erasing.tombstones import Tombstones
 from ratchet.trajectory_collector.generations import Generations
 from ratchet.trajectory_collector.ledger import DEAD, DUPLICATE, STORED, Account, Entry, ranges
 from ratchet.trajectory_collector.rows import TABLES, Event, Table, row_of
@@ -61,6 +62,8 @@ class Collector:
     """`Bus.publish`, for announcements."""
     screen: Screen
     """Takes secrets out of what no client or gateway has redacted."""
+    tombstones: Tombstones
+    """Drops what is erased and comes late."""
     inference: Inference
     """What an outcome is inferred from, where none is reported."""
     _waiting_since: dict[int, datetime] = field(default_factory=dict[int, datetime])
@@ -69,7 +72,7 @@ class Collector:
     def handler(self, topic: str) -> BatchHandler:
         """The handler of a topic's messages."""
         handler = self.end if topic == TrajectoryEnd.TOPIC else partial(self.store, TABLES[topic])
-        return self.screen.before(handler)
+        return self.tombstones.before(self.consumer, self.screen.before(handler))
 
     async def store(self, table: Table, batch: Batch, *, again: bool = False) -> Sequence[Outcome]:
         """Insert the new messages, write the ledger, announce the batch.
@@ -189,7 +192,8 @@ class Collector:
         for topic, table in TABLES.items():
             part = [received for received in batch if topic == received.message.TOPIC]
             if part:
-                outcomes += await self.screen.handle(part, partial(self.store, table, again=True))
+                store = self.screen.before(partial(self.store, table, again=True))
+                outcomes += await self.tombstones.handle(self.consumer, part, store)
         return [event for outcome in outcomes if isinstance(outcome, Done) for event in outcome.events]
 
     async def dead(self, stream: str, sequences: Sequence[int]) -> None:

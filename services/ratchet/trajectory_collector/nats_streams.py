@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import asyncio
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,7 +11,7 @@ from typing import Any
 
 import nats.errors
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
-from nats.js.errors import NotFoundError
+from nats.js.errors import APIError, NotFoundError
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.ordered_reader import reader_name
@@ -18,6 +19,10 @@ from ratchet.core.errors import BusUnavailable
 
 LOOKUP_S = 5.0
 """The server removes a consumer that was made to find a place after this long, should our removal of it fail."""
+AT_ONCE = 64
+"""Removals of messages on their way to the broker at the same time."""
+_NO_SUCH_MESSAGE = {10043, 10057}
+"""Codes of the broker's refusal to remove a message that it does not hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,7 @@ class Progress:
 
 
 class Streams:
-    """Reads streams; only `drop_before` changes one. Raises `BusUnavailable`."""
+    """Reads streams; only `drop_before`, `purge` and `erase` change one. Raises `BusUnavailable`."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -154,6 +159,24 @@ class Streams:
         """Remove every message before `sequence`."""
         with _classified(stream):
             await self._jetstream.purge_stream(stream, seq=sequence)
+
+    async def purge(self, stream: str) -> None:
+        """Remove every message."""
+        with _classified(stream):
+            await self._jetstream.purge_stream(stream)
+
+    async def erase(self, stream: str, sequences: Sequence[int]) -> None:
+        """Remove single messages for good: the broker writes over them. One that is gone stays so."""
+        for start in range(0, len(sequences), AT_ONCE):
+            await asyncio.gather(*(self._erase(stream, one) for one in sequences[start : start + AT_ONCE]))
+
+    async def _erase(self, stream: str, sequence: int) -> None:
+        with _classified(stream):
+            try:
+                await self._jetstream.delete_msg(stream, sequence)
+            except APIError as error:
+                if error.err_code not in _NO_SUCH_MESSAGE:
+                    raise
 
     @property
     def _jetstream(self) -> Any:

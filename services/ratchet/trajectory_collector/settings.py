@@ -112,6 +112,10 @@ class Tuning:
     """How often the collector searches for idle trajectories."""
     traces_interval_s: float = 10.0
     """How often the collector searches for traces that are over."""
+    erasure_interval_s: float = 2.0
+    """How often the collector looks for erasures."""
+    erasure_settle_s: float = 90.0
+    """An erasure is looked through again after this long: longer than an insert may wait for ClickHouse."""
     idle_lookback_s: float = 7 * 86400.0
     """A collector that starts searches for idle trajectories and traces this far back: streams keep turns and spans no
     longer."""

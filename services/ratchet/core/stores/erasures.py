@@ -1,0 +1,47 @@
+"""Asking for an erasure: a key in the bucket `erasures`, which the collector and then the coordinator work on."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
+from ratchet.core.contract.erasure import DONE, ERASURES, KINDS, LONGEST_REF, Erasure
+from ratchet.core.errors import BadRequest, Conflict
+
+
+async def ask_erasure(bus: Bus, erasure: Erasure) -> tuple[Erasure, bool]:
+    """Ask for an erasure; returns it, or the one that is under way for the same, and whether it is new.
+
+    Any program that writes the bucket may. One of a receipt keeps its own id and time: a restored backup may have
+    brought its data back. Raises `BadRequest` for what cannot be one, and `BusUnavailable`.
+    """
+    require_valid(erasure)
+    bucket = Bucket(bus, ERASURES, Erasure)
+    for entry in (await bucket.items()).values():
+        known = entry.value
+        is_same = (known.kind, known.ref, known.role) == (erasure.kind, erasure.ref, erasure.role)
+        if known.erasure_id == erasure.erasure_id or (
+            is_same and known.phase != DONE and known.retrain >= erasure.retrain
+        ):
+            return known, False
+    try:
+        await bucket.create(erasure.erasure_id, erasure)
+    except Conflict:
+        entry = await bucket.get(erasure.erasure_id)
+        return entry.value if entry else erasure, False
+    return erasure, True
+
+
+def require_valid(erasure: Erasure) -> None:
+    """Raise `BadRequest` for what cannot be an erasure."""
+    if erasure.kind not in KINDS:
+        raise BadRequest(f"an erasure is of one of {', '.join(KINDS)}, not {erasure.kind[:40]!r}", param="kind")
+    if not 0 < len(erasure.ref) <= LONGEST_REF:
+        raise BadRequest(f"a ref has 1 to {LONGEST_REF} characters", param="ref")
+    try:
+        is_plain = str(UUID(erasure.erasure_id)) == erasure.erasure_id
+    except ValueError:
+        is_plain = False
+    if not is_plain:
+        raise BadRequest("the id of an erasure is a UUID", param="erasure_id")

@@ -1,0 +1,92 @@
+"""The HTTP routes of erasures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+import structlog
+import uuid_utils
+from pydantic import BaseModel, ConfigDict, Field
+
+from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
+from ratchet.core.contract.erasure import ASKED, ERASURES, Erasure
+from ratchet.core.contract.http.erasures import NOT_ASKED, ErasureIn, ErasureOut, ErasuresOut
+from ratchet.core.errors import NotFound
+from ratchet.core.rules.access import Caller, KeyScope
+from ratchet.core.service.control_api import ControlApi
+from ratchet.core.stores.erased import Erased
+from ratchet.core.stores.erasures import ask_erasure
+
+log = structlog.get_logger()
+
+ASKED_FOR: Mapping[int, str] = {
+    201: "The erasure, which has begun.",
+    200: "One for the same is under way, or is known by its id: this one. With `dry_run`: what would be erased.",
+}
+WRONG: Mapping[int, str] = {400: "The body is not what this document says."}
+UNKNOWN: Mapping[int, str] = {404: "There is no such erasure."}
+
+
+class EraseIn(BaseModel):
+    """Options of a request for an erasure. A misspelt name is refused: it must not erase anything."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    dry_run: bool = Field(False, description="Only say how much would be erased.")
+
+
+@dataclass(frozen=True)
+class ErasureRoutes:
+    """`/v1/erasures` and what is under it."""
+
+    bus: Bus
+    erased: Erased
+    now: Callable[[], datetime]
+
+    def add_to(self, api: ControlApi) -> None:
+        """Serve them."""
+        one = "/v1/erasures/{erasure_id}"
+        api.route("POST", "/v1/erasures", self.ask_for_erasure, scope=KeyScope.ADMIN, answers=ASKED_FOR, errors=WRONG)
+        api.route("GET", "/v1/erasures", self.list_erasures, scope=KeyScope.ADMIN)
+        api.route("GET", one, self.get_erasure, scope=KeyScope.ADMIN, errors=UNKNOWN)
+
+    async def ask_for_erasure(self, body: ErasureIn, asked: EraseIn, caller: Caller) -> tuple[int, ErasureOut]:
+        """Erase all data of a user, session, agent or trajectory from every store, by ids alone."""
+        erasure = Erasure(
+            erasure_id=body.erasure_id or str(uuid_utils.uuid7()),
+            kind=body.kind,
+            ref=body.ref,
+            role=body.role,
+            asked_by=caller.actor(),
+            asked_at=body.asked_at or self.now(),
+            phase=NOT_ASKED if asked.dry_run else ASKED,
+            retrain=body.retrain,
+        )
+        if asked.dry_run:
+            return 200, erasure_out(msgspec.structs.replace(erasure, ids=await self.erased.preview(erasure)))
+        known, is_new = await ask_erasure(self.bus, erasure)
+        if is_new:
+            log.info("erasure asked for", erasure=known.erasure_id, kind=known.kind, actor=known.asked_by)
+        return 201 if is_new else 200, erasure_out(known)
+
+    async def list_erasures(self) -> ErasuresOut:
+        """Every erasure that was ever asked for, newest first."""
+        entries = await Bucket(self.bus, ERASURES, Erasure).items()
+        erasures = sorted((entry.value for entry in entries.values()), key=lambda one: one.erasure_id, reverse=True)
+        return ErasuresOut(erasures=[erasure_out(erasure) for erasure in erasures])
+
+    async def get_erasure(self, erasure_id: str) -> ErasureOut:
+        """One erasure, and how far it is."""
+        entry = await Bucket(self.bus, ERASURES, Erasure).get(erasure_id)
+        if entry is None:
+            raise NotFound(f"there is no erasure {erasure_id[:40]}")
+        return erasure_out(entry.value)
+
+
+def erasure_out(erasure: Erasure) -> ErasureOut:
+    """An erasure as the API shows it."""
+    return msgspec.convert(erasure, ErasureOut, from_attributes=True)

@@ -1,0 +1,1 @@
+"""Erasures in streams and tables: `worker.py` removes what is there, `tombstones.py` drops what comes late."""

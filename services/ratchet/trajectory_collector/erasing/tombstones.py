@@ -1,0 +1,96 @@
+"""What is erased stays so: a message of it that comes late is dropped, and is `erased` in the ledger.
+
+It may come from a spool, from a producer that sends again, from a run that was under way, or from a restored stream. It
+is recognised by the ids in the table `erased`, or because it names the user, session or agent itself; then its own ids
+are erased from there on, too, so that a reward or a judgement of it finds no way in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from ratchet.bus.connection import Bus
+from ratchet.bus.consumer import BatchHandler, Done, Outcome
+from ratchet.bus.kv import Bucket
+from ratchet.bus.received import Received
+from ratchet.core.contract.erasure import AWAITS_APPROVAL, ERASURES, Erasure
+from ratchet.core.rules.erasing import Names, names_in, which
+from ratchet.core.stores.erased import Erased
+from ratchet.trajectory_collector import metrics
+from ratchet.trajectory_collector.clickhouse_ledger import Ledger
+from ratchet.trajectory_collector.generations import Generations
+from ratchet.trajectory_collector.ledger import ERASED, Account
+from ratchet.trajectory_collector.nats_streams import Streams
+
+Batch = Sequence[Received[Any]]
+"""`Any` because one subscription carries several message types."""
+
+
+@dataclass(frozen=True)
+class Tombstones:
+    """The erasures as of the last look at their bucket. Raises `Unavailable`."""
+
+    bus: Bus
+    erased: Erased
+    ledger: Ledger
+    generations: Generations
+    streams: Streams
+    now: Callable[[], datetime]
+    _known: list[list[Erasure]] = field(default_factory=list[list[Erasure]], init=False)
+    """The last look, once there was one."""
+
+    async def look(self) -> list[Erasure]:
+        """All erasures that may be carried out, oldest first; from now on what they cover is dropped."""
+        entries = await Bucket(self.bus, ERASURES, Erasure).items()
+        erasures = [entry.value for entry in entries.values() if entry.value.phase != AWAITS_APPROVAL]
+        self._known[:] = [sorted(erasures, key=lambda erasure: erasure.erasure_id)]
+        return self._known[0]
+
+    def before(self, consumer: str, handler: BatchHandler) -> BatchHandler:
+        """A handler that gets messages alone that are not erased."""
+
+        async def kept(batch: Batch) -> Sequence[Outcome]:
+            return await self.handle(consumer, batch, handler)
+
+        return kept
+
+    async def handle(
+        self, consumer: str, batch: Batch, handler: Callable[[Batch], Awaitable[Sequence[Outcome]]]
+    ) -> Sequence[Outcome]:
+        """The outcomes of a batch: those of the handler for what it may see, the others are settled here."""
+        late = await self._late(batch)
+        if late:
+            await self._drop(consumer, batch[0].stream, sorted(late))
+        passed = [received for received in batch if received.sequence not in late]
+        outcomes = iter(await handler(passed) if passed else ())
+        return [Done() if received.sequence in late else next(outcomes) for received in batch]
+
+    async def _late(self, batch: Batch) -> set[int]:
+        """The sequences of erased messages."""
+        erasures = self._known[0] if self._known else await self.look()
+        if not erasures:
+            return set()
+        named = {received.sequence: names_in(received.body) for received in batch}
+        known = await self.erased.among({one for names in named.values() for one in names.ids})
+        late: set[int] = set()
+        for sequence, names in named.items():
+            erasure = which(erasures, names)
+            if erasure is not None:
+                await self.erased.add(erasure.erasure_id, pairs_of(names), self.now())
+            if erasure is not None or not known.isdisjoint(pairs_of(names)):
+                late.add(sequence)
+        return late
+
+    async def _drop(self, consumer: str, stream: str, sequences: Sequence[int]) -> None:
+        generation = await self.generations.current(stream, consumer)
+        await self.ledger.erase(Account(stream, consumer, generation), sequences, self.now())
+        await self.streams.erase(stream, sequences)
+        metrics.STORED.labels(stream, ERASED).inc(len(sequences))
+
+
+def pairs_of(names: Names) -> set[tuple[str, str]]:
+    """The ids of a message, each with its role."""
+    return {(str(names.role), one) for one in names.ids}

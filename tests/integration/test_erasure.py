@@ -1,0 +1,154 @@
+"""Erasures at a real broker and warehouse: what is a person's goes, another's stays, and the ledger balances."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+
+from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
+from ratchet.bus.ordered_reader import OrderedReader
+from ratchet.bus.testing import eventually
+from ratchet.core.contract import Feedback, Message, Preference, named_id
+from ratchet.core.contract.erasure import ASKED, ERASURES, USER, Erasure
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.erased import KEYS, WITHOUT_TEXT
+from ratchet.core.stores.erasures import ask_erasure
+from ratchet.core.stores.schema import schema_statements
+from ratchet.core.stores.warehouse import Warehouse
+from ratchet.trajectory_collector import app as collector_app
+from ratchet.trajectory_collector.settings import Settings, Tuning
+from tests.support.messages import AT, trajectory, trajectory_end, turn
+from tests.support.running import connected, prepared_warehouse, running_app
+
+QUICK = Tuning(
+    ack_wait_s=2.0, audit_interval_s=0.1, assembly_patience_s=5.0, erasure_interval_s=0.05, erasure_settle_s=0.5
+)
+PROBE = "PLANTED"
+ANN, ANNA = "ann", "anna"
+"""Two people: the one's ref begins like the other's."""
+
+
+def settings_of(shared: SharedSettings) -> Settings:
+    return Settings(shared=shared, linger_s=0.02)
+
+
+build = partial(collector_app.build, tuning=QUICK)
+
+
+def said(person: str, name: str) -> list[Message]:
+    """All kinds of messages about a trajectory of a person, each with a text of theirs."""
+    text = f"{PROBE} {person}"
+    whole, other = trajectory(name, user_ref=person), trajectory(f"{name} again", user_ref=person)
+    (entry,) = whole.turns
+    words = [replace(entry, observation=replace(entry.observation, content=text))]
+    return [
+        replace(whole, turns=words),
+        replace(other, turns=words),
+        turn(f"call {name}", user_ref=person, messages=[{"role": "user", "content": text}]),
+        trajectory_end(f"call {name}", user_ref=person, turns=1),
+        Feedback(
+            feedback_id=named_id("feedback", name),
+            trajectory_id=whole.trajectory_id,
+            kind="comment",
+            at=AT,
+            role="support",
+            value=text,
+        ),
+        Preference(
+            preference_id=named_id("preference", name),
+            prompt=text,
+            chosen="yes",
+            rejected="no",
+            source="human",
+            role="support",
+            chosen_trajectory_id=whole.trajectory_id,
+            rejected_trajectory_id=other.trajectory_id,
+        ),
+    ]
+
+
+async def rows_with(warehouse: Warehouse, text: str) -> dict[str, int]:
+    """By table, the rows whose body has a text."""
+    counts: dict[str, int] = {}
+    for table in KEYS:
+        found = await warehouse.rows(
+            f"SELECT count() AS n FROM {table} FINAL WHERE position(body, {{text:String}}) > 0", {"text": text}
+        )
+        counts[table] = found[0]["n"]
+    return {table: number for table, number in counts.items() if number}
+
+
+def erasure_of(kind: str, ref: str, role: str | None = None) -> Erasure:
+    at = datetime.now(UTC)
+    return Erasure(
+        erasure_id=named_id("erasure", kind, ref),
+        kind=kind,
+        ref=ref,
+        role=role,
+        asked_by="test",
+        asked_at=at,
+        phase=ASKED,
+    )
+
+
+async def erased(bus: Bus, erasure: Erasure) -> Erasure:
+    """Ask for it, and wait until what is there is removed, but for files that the engine keeps for minutes."""
+    await ask_erasure(bus, erasure)
+    bucket = Bucket(bus, ERASURES, Erasure)
+
+    async def over() -> Erasure | None:
+        entry = await bucket.get(erasure.erasure_id)
+        return entry.value if entry and entry.value.removed else None
+
+    return await eventually(over, 30)
+
+
+async def uneven(warehouse: Warehouse) -> list[Any]:
+    query = "SELECT stream, missing, absent, lost FROM ledger_balance WHERE missing + absent + lost > 0"
+    return await warehouse.rows(query)
+
+
+def test_every_table_is_known_to_hold_words_or_none() -> None:
+    tables = {name for name, statement in schema_statements().items() if statement.startswith("CREATE TABLE")}
+    assert tables | {"schemas"} == KEYS.keys() | WITHOUT_TEXT.keys()
+
+
+async def test_person_is_erased_and_another_one_stays(shared_settings: SharedSettings) -> None:
+    async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
+        async with running_app(build(settings_of(shared_settings))):
+            await bus.publish_all([*said(ANN, "one"), *said(ANNA, "two")])
+            await eventually(lambda: complete(warehouse, ANN, ANNA), 30)
+            before = await rows_with(warehouse, f"{PROBE} {ANNA}")
+            done = await erased(bus, erasure_of(USER, ANN))
+            assert await rows_with(warehouse, f'{PROBE} {ANN}"') == {}
+            assert await rows_with(warehouse, f"{PROBE} {ANNA}") == before
+            assert done.removed["RL_TRAJECTORIES"] == done.removed["trajectories"] == 3
+            await eventually(lambda: balanced(warehouse, 14), 30)
+        assert await messages_with(bus, f'{PROBE} {ANN}"') == 0
+        assert await messages_with(bus, f"{PROBE} {ANNA}") == 6
+
+
+async def complete(warehouse: Warehouse, *people: str) -> bool:
+    """Whether all of `said` is stored, with the trajectory that is assembled of the call."""
+    rows = [await rows_with(warehouse, f'{PROBE} {person}"') for person in people]
+    return all((row.get("trajectories"), row.get("preferences"), row.get("turns")) == (3, 1, 1) for row in rows)
+
+
+async def messages_with(bus: Bus, text: str) -> int:
+    """Messages of all streams with a text."""
+    number = 0
+    for stream in ("RL_TRAJECTORIES", "RL_TURNS", "RL_FEEDBACK"):
+        async with aclosing(OrderedReader(bus, stream).to_end()) as batches:
+            async for batch in batches:
+                number += sum(text.encode() in message.data for message in batch)
+    return number
+
+
+async def balanced(warehouse: Warehouse, accounted: int) -> bool:
+    (row,) = await warehouse.rows("SELECT sum(accounted) AS n, sum(missing + absent + lost) AS bad FROM ledger_balance")
+    return row == {"n": accounted, "bad": 0}
