@@ -47,7 +47,7 @@ def expected(service: str, method: str, path: str) -> KeyScope | None:
     """None: any key will do."""
     if path == "/v1/session":
         return None
-    if path.startswith(("/v1/keys", "/v1/storage")):
+    if path.startswith(("/v1/keys", "/v1/storage", "/v1/erasures")):
         return KeyScope.ADMIN
     if path.startswith("/v1/annotation"):
         return KeyScope.ANNOTATE
