@@ -40,7 +40,7 @@ def settings_of(shared: SharedSettings) -> Settings:
 build = partial(collector_app.build, tuning=QUICK)
 
 
-def said(person: str, name: str) -> list[Message]:
+def messages_of(person: str, name: str) -> list[Message]:
     """All kinds of messages about a trajectory of a person, each with a text of theirs."""
     text = f"{PROBE} {person}"
     whole, other = trajectory(name, user_ref=person), trajectory(f"{name} again", user_ref=person)
@@ -76,10 +76,10 @@ async def rows_with(warehouse: Warehouse, text: str) -> dict[str, int]:
     """By table, the rows whose body has a text."""
     counts: dict[str, int] = {}
     for table in KEYS:
-        found = await warehouse.rows(
+        rows = await warehouse.rows(
             f"SELECT count() AS n FROM {table} FINAL WHERE position(body, {{text:String}}) > 0", {"text": text}
         )
-        counts[table] = found[0]["n"]
+        counts[table] = rows[0]["n"]
     return {table: number for table, number in counts.items() if number}
 
 
@@ -121,7 +121,7 @@ def test_every_table_is_known_to_hold_words_or_none() -> None:
 async def test_person_is_erased_and_another_one_stays(shared_settings: SharedSettings) -> None:
     async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
         async with running_app(build(settings_of(shared_settings))):
-            await bus.publish_all([*said(ANN, "one"), *said(ANNA, "two")])
+            await bus.publish_all([*messages_of(ANN, "one"), *messages_of(ANNA, "two")])
             await eventually(lambda: complete(warehouse, ANN, ANNA), 30)
             before = await rows_with(warehouse, f"{PROBE} {ANNA}")
             done = await erased(bus, erasure_of(USER, ANN))
@@ -134,7 +134,7 @@ async def test_person_is_erased_and_another_one_stays(shared_settings: SharedSet
 
 
 async def complete(warehouse: Warehouse, *people: str) -> bool:
-    """Whether all of `said` is stored, with the trajectory that is assembled of the call."""
+    """Whether all of `messages_of` is stored, with the trajectory that is assembled of the call."""
     rows = [await rows_with(warehouse, f'{PROBE} {person}"') for person in people]
     return all((row.get("trajectories"), row.get("preferences"), row.get("turns")) == (3, 1, 1) for row in rows)
 

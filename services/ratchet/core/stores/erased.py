@@ -65,7 +65,7 @@ UNION ALL SELECT role, preference_id AS id FROM preferences
 """What belongs to what is listed: the conversations of its run, sub-agents, its traces, pairs with its answers."""
 _INSERT = f"""
 INSERT INTO erased (erasure_id, role, id, at)
-SELECT DISTINCT {{erasure:String}}, role, id, now64(3, 'UTC') FROM (<found>)
+SELECT DISTINCT {{erasure:String}}, role, id, now64(3, 'UTC') FROM (<theirs>)
 WHERE ({{role:String}} = '' OR role = {{role:String}}) AND (role, id) NOT IN {_OF}
 """  # noqa: S608
 Place = tuple[str, int]
@@ -119,9 +119,9 @@ class Erased:
 
     async def preview(self, erasure: Erasure) -> int:
         """How many trajectories name the ref themselves. Nothing is written."""
-        found = " UNION ALL ".join(direct(erasure.kind))
+        theirs = " UNION ALL ".join(direct(erasure.kind))
         rows = await self.warehouse.rows(
-            f"SELECT uniqExact(role, id) AS n FROM ({found})"  # noqa: S608
+            f"SELECT uniqExact(role, id) AS n FROM ({theirs})"  # noqa: S608
             " WHERE {role:String} = '' OR role = {role:String}",
             _parameters(erasure),
         )
@@ -196,8 +196,8 @@ class Erased:
                 return
             await asyncio.sleep(POLL_S)
 
-    async def _insert(self, erasure: Erasure, found: str) -> None:
-        await self.warehouse.command(_INSERT.replace("<found>", found), _parameters(erasure))
+    async def _insert(self, erasure: Erasure, theirs: str) -> None:
+        await self.warehouse.command(_INSERT.replace("<theirs>", theirs), _parameters(erasure))
 
 
 def _parameters(erasure: Erasure) -> dict[str, Any]:

@@ -5,7 +5,7 @@
 3. What the tables' rows came from is `erased` in the ledger, then the rows are removed.
 4. The answers of judges that are kept by digest are forgotten, all of them: nothing says whose they are.
 
-A second look `settle_s` later finds what was on its way meanwhile. The erasure is `removed` once a look finds nothing,
+A second look `settle_s` later finds what was on its way meanwhile. The erasure is `removed` once a look removes nothing,
 and the files are gone from which ClickHouse has taken rows.
 """
 
@@ -69,9 +69,9 @@ class Eraser:
     settle_s: float
     """How long what was handled before the tombstones stood may take to its row."""
     _looked: dict[str, float] = field(default_factory=dict[str, float], init=False)
-    """By erasure, when the first look that counts was over; by a clock that nobody sets."""
+    """By erasure, when the first look that counts was over; by the monotonic clock."""
     _clean: set[str] = field(default_factory=set[str], init=False)
-    """Erasures of which the last look found nothing."""
+    """Erasures of which the last look removed nothing."""
 
     _checked: list[float] = field(default_factory=list[float], init=False)
     """When the ids of all erasures were last compared with the warehouse."""
@@ -104,25 +104,25 @@ class Eraser:
     async def _look_through(self, erasures: Sequence[Erasure]) -> None:
         """Remove what is there now, of all erasures together."""
         listed = {erasure.erasure_id: await self.erased.list_ids(erasure) for erasure in erasures}
-        found: dict[str, Counter[str]] = {erasure.erasure_id: Counter() for erasure in erasures}
+        removed: dict[str, Counter[str]] = {erasure.erasure_id: Counter() for erasure in erasures}
         owners: dict[tuple[str, str], str] = {}
         for erasure in erasures:
             owners |= dict.fromkeys(await self.erased.ids(erasure.erasure_id), erasure.erasure_id)
         for stream in (*self.consumers, DEAD_LETTERS):
-            await self._remove_messages(stream, erasures, owners, found)
+            await self._remove_messages(stream, erasures, owners, removed)
         for erasure in erasures:
             await self._settle_rows(erasure)
-            found[erasure.erasure_id].update(await self.erased.remove_rows(erasure))
+            removed[erasure.erasure_id].update(await self.erased.remove_rows(erasure))
         await self.streams.purge(JUDGES_ANSWERS)
         for erasure in erasures:
-            await self._note(erasure, listed[erasure.erasure_id], found[erasure.erasure_id])
+            await self._note(erasure, listed[erasure.erasure_id], removed[erasure.erasure_id])
 
     async def _remove_messages(
         self,
         stream: str,
         erasures: Sequence[Erasure],
         owners: Mapping[tuple[str, str], str],
-        found: Mapping[str, Counter[str]],
+        removed: Mapping[str, Counter[str]],
     ) -> None:
         """Read a stream to its end; what is erased is settled in the ledger first, then removed."""
         async with aclosing(OrderedReader(self.bus, stream).to_end()) as batches:
@@ -137,7 +137,7 @@ class Eraser:
                     owner = owner or next((owners[pair] for pair in pairs_of(names) if pair in owners), None)
                     if owner is not None:
                         theirs.append(message.metadata.sequence.stream)
-                        found[owner][stream] += 1
+                        removed[owner][stream] += 1
                 if theirs:
                     await self._settle(stream, theirs)
                     await self.streams.erase(stream, theirs)
@@ -159,15 +159,15 @@ class Eraser:
                         await self.ledger.erase(Account(stream, consumer, generation), sequences, self.now())
                     after = places[-1]
 
-    async def _note(self, erasure: Erasure, ids: int, found: Counter[str]) -> None:
-        """Note what a look has removed. One that found nothing, after the first, is the last."""
+    async def _note(self, erasure: Erasure, ids: int, removed: Counter[str]) -> None:
+        """Note what a look has removed. One that removed nothing, after the first, is the last."""
 
         def noted(now: Erasure) -> Erasure:
-            return msgspec.structs.replace(now, removed=dict(Counter(now.removed) + found), ids=ids)
+            return msgspec.structs.replace(now, removed=dict(Counter(now.removed) + removed), ids=ids)
 
-        if found:
+        if removed:
             await self._change(erasure, noted)
-            log.info("erased", erasure=erasure.erasure_id, ids=ids, **found)
+            log.info("erased", erasure=erasure.erasure_id, ids=ids, **removed)
         elif erasure.erasure_id in self._looked:
             self._clean.add(erasure.erasure_id)
         self._looked[erasure.erasure_id] = self.monotonic()
