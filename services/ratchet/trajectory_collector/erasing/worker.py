@@ -5,8 +5,8 @@
 3. What the tables' rows came from is `erased` in the ledger, then the rows are removed.
 4. The answers of judges that are kept by digest are forgotten, all of them: nothing says whose they are.
 
-A second look `settle_s` later finds what was on its way meanwhile. The erasure is `removed` once a look removes nothing,
-and the files are gone from which ClickHouse has taken rows.
+A second look `settle_s` later finds what was on its way meanwhile. The erasure is `removed` once a look removes
+nothing, and the files are gone from which ClickHouse has taken rows.
 """
 
 from __future__ import annotations
