@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from ratchet.core.contract import MESSAGES, DeadLetter, erasure, notifications, state
+from ratchet.core.contract import MESSAGES, AuditEntry, DeadLetter, erasure, notifications, state
 from tests.support.contract_files import CONTRACTS, ROOT
 
 SERVICES = Path(__file__).parents[2] / "services" / "ratchet"
@@ -28,7 +28,7 @@ PROGRAMS = {
 }
 """Folder of code -> the program that runs it."""
 OPERATORS = {"cli"}
-BY_HELPER = {"gap_alert": "Alert", "failure_alerts": "Alert", "load_contracts": "Alert"}
+BY_HELPER = {"gap_alert": "Alert", "failure_alerts": "Alert", "load_contracts": "Alert", "audit_log_of": "AuditEntry"}
 """Functions that make a message; a bus with these contracts tells what it has noticed."""
 ADDED = {
     ("agent.rl.trajectory.end.v1", "gateway"): "what agents send is published as it was read",
@@ -50,12 +50,12 @@ READ_IN_ORDER = {
     "gateway": {"gateway.notes"},
     "reward_computer": {"reward", "stored"},
     "rl_coordinator": {"stored"},
-    "trajectory_collector": {"alert", "deadletter"},
+    "trajectory_collector": {"alert", "deadletter", "audit"},
     "notifier": {"alert"},
 }
 """By program: topics that it reads without a durable consumer or a projection; beside those, the collector reads its
 own streams again to restore a history."""
-ORDERED = ("OrderedReader", "StoredWatch", "Listener", "AlertsFollower", "held_alerts")
+ORDERED = ("OrderedReader", "StoredWatch", "Listener", "AlertsFollower", "held_alerts", "audit_entries")
 
 
 @dataclass
@@ -118,7 +118,7 @@ def test_consumers_are_the_programs_that_open_a_reader_of_the_topic() -> None:
     declared = [*CONTRACTS.consumers.values(), *CONTRACTS.projections.values()]
     reading = {(topic, spec.service) for spec in declared for topic in spec.topics}
     reading |= {(f"agent.rl.{name}.v1", program) for program, names in READ_IN_ORDER.items() for name in names}
-    reading.add((DeadLetter.TOPIC, "cli"))
+    reading |= {(DeadLetter.TOPIC, "cli"), (AuditEntry.TOPIC, "cli")}
     assert {(topic.name, program) for topic in CONTRACTS.topics.values() for program in topic.consumers} == reading
 
 

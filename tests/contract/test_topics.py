@@ -74,7 +74,7 @@ def test_jobs_are_a_work_queue_without_an_age() -> None:
     assert (jobs.retention, jobs.max_age_s) == ("workqueue", None)
 
 
-REFUSING = ("TRAJECTORIES", "STARTS", "TURNS", "SPANS", "FEEDBACK")
+REFUSING = ("TRAJECTORIES", "STARTS", "TURNS", "SPANS", "FEEDBACK", "AUDIT")
 
 
 def test_full_streams_of_runs_refuse_new_messages_and_drop_no_old_ones() -> None:

@@ -18,10 +18,11 @@ from ratchet.bus.listener import Listener
 from ratchet.bus.nats_client import API, Refused
 from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.bus.outbox import Outbox
-from ratchet.bus.permissions import Rights, rights_of
+from ratchet.bus.permissions import rights_of
 from ratchet.bus.settings import BusSettings
 from ratchet.bus.spool import Spool
 from ratchet.bus.testing import eventually
+from ratchet.core.contract.audit import AuditEntry
 from ratchet.core.errors import BusUnavailable, NotPermitted
 from ratchet.core.service.contracts import load_contracts
 from ratchet.local.local_stack.broker_users import ADMIN, user_of
@@ -54,6 +55,9 @@ async def admin(broker: BrokerWithUsers) -> AsyncIterator[Bus]:
 def tries() -> Iterator[tuple[str, str, str]]:
     """(verb, name, subject) of all that a program may try, by the names of the API for the account with the streams."""
     for topic in CONTRACTS.topics:
+        if topic == AuditEntry.TOPIC:
+            yield from (("append", program, f"{topic}.{program}") for program in (*PROGRAMS, "another"))
+            continue
         for subject in CONTRACTS.subjects(topic):
             filled = subject.replace("*", "RL_TURNS.x" if subject.count("*") > 1 else "another", 1).removesuffix(".*")
             yield "send", topic, filled
@@ -78,11 +82,13 @@ def tries() -> Iterator[tuple[str, str, str]]:
         yield "change", spec.name, f"{API}.CONSUMER.CREATE.{spec.stream}.{name}.agent.rl.feedback.v1"
 
 
-def is_right(rights: Rights, verb: str, name: str) -> bool:
+def is_right(program: str, verb: str, name: str) -> bool:
     """Whether the registry gives a program this; changing streams and consumers is no program's."""
+    rights = rights_of(CONTRACTS, program)
     buckets = {f"KV_{bucket}" for bucket in (*rights.opens, *rights.writes)}
     given: dict[str, set[str]] = {
         "send": {*rights.sends},
+        "append": {program} if AuditEntry.TOPIC in rights.sends else set(),
         "write": {*rights.writes},
         "read": {*rights.reads, *buckets},
         "follow": {*rights.follows, *rights.trims},
@@ -110,10 +116,9 @@ async def outcomes(bus: Bus) -> dict[tuple[str, str, str], bool]:
 async def test_program_gets_through_with_its_rights_and_nothing_else(
     broker: BrokerWithUsers, admin: Bus, program: str
 ) -> None:
-    rights = rights_of(CONTRACTS, program)
     async with broker.bus(user_of(program)) as bus:
         tried = await outcomes(bus)
-    wrong = {one: through for one, through in tried.items() if through != is_right(rights, *one[:2])}
+    wrong = {one: through for one, through in tried.items() if through != is_right(program, *one[:2])}
     assert wrong == {}
 
 

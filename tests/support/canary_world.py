@@ -32,6 +32,7 @@ from ratchet.core.contract.reward import RewardComponent, RewardMetadata
 from ratchet.core.contract.state import BUNDLES, POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, PolicyVersion, Route, ServedPolicy
 from ratchet.core.errors import RatchetError, Unavailable
 from ratchet.core.rules.arms import arm_of
+from ratchet.core.service.audit import AuditLog
 from ratchet.core.stores.policies import BlobStore
 from tests.support.fake_bus import fake_bus
 from tests.support.messages import turn
@@ -318,6 +319,7 @@ class CanaryWorld:
             "publish": self.bus.publish_all,
             "lead": self.lead,
             "announcer": Announcer("http://127.0.0.1:8080"),
+            "audit": AuditLog(self.bus, "canary_deployer"),
             "source": FakeSource(self.bus, self.traffic),
             "outcome_times": self.history.outcome_times,
             "trajectory_costs": self.history.trajectory_costs,

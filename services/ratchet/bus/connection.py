@@ -542,6 +542,8 @@ async def ensure_stream(bus: Bus, name: str) -> None:
         num_replicas=bus.replicas,
         allow_atomic=stream.allow_atomic,
         allow_direct=True,
+        deny_delete=stream.append_only,
+        deny_purge=stream.append_only,
     )
     jetstream: Any = bus.nc.jetstream(timeout=ENSURE_S)
     with _made(name):

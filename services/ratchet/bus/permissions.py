@@ -17,6 +17,9 @@ from ratchet.bus.nats_client import API
 from ratchet.bus.registry import ConsumerSpec, covers
 from ratchet.core.errors import ConfigError
 
+OWN_PART = "<program>"
+"""In a subject: the name of who sends there."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rights:
@@ -87,7 +90,7 @@ def permissions_of(contracts: Contracts, program: str) -> Permissions:
     durables = _consumers(contracts, program)
     publish = {
         f"{API}.STREAM.NAMES",
-        *_sending(contracts, rights.sends),
+        *_sending(contracts, program, rights.sends),
         *(subject for stream in rights.reads for subject in _reading(stream)),
         *(subject for spec in durables for subject in _consuming(spec)),
         *(subject for bucket in (*rights.opens, *rights.writes) for subject in _reading(f"{BUCKET}{bucket}")),
@@ -124,11 +127,17 @@ def permissions_of_part(contracts: Contracts, program: str, part: Part) -> Permi
     return Permissions(_least(counted | {subject for topic in topics for subject in _filled(topic.subjects, part)}), ())
 
 
-def _sending(contracts: Contracts, topics: Iterable[str]) -> Iterator[str]:
-    """The subjects of topics, and the question of how far a stream is."""
+def _sending(contracts: Contracts, program: str, topics: Iterable[str]) -> Iterator[str]:
+    """The subjects of topics, and the question of how far a stream is; of a log that each program has a part of, its
+    own part and the question of how that ends."""
     for topic in topics:
-        yield f"{API}.STREAM.INFO.{contracts.topics[topic].stream}"
-        yield from contracts.subjects(topic)
+        stream = contracts.topics[topic].stream
+        yield f"{API}.STREAM.INFO.{stream}"
+        for template in contracts.topics[topic].subjects:
+            subject = re.sub(r"<\w+>", "*", template.replace(OWN_PART, program))
+            yield subject
+            if OWN_PART in template:
+                yield f"{API}.DIRECT.GET.{stream}.{subject}"
 
 
 def _filled(templates: Sequence[str], part: Part) -> Iterator[str]:

@@ -54,6 +54,8 @@ class Stream:
     """The broker drops a second message of the same id within this time."""
     allow_atomic: bool = True
     """Whether it takes batches that are stored all or not at all; a work queue does not."""
+    append_only: bool = False
+    """Whether the broker removes no message of it before its time, whoever asks."""
     storage: Literal["file", "memory"] = "file"
     """Where the broker keeps it. What is in memory is gone with the broker's process."""
     description: str = ""

@@ -80,6 +80,7 @@ from ratchet.core.contract.state import (
     Route,
 )
 from ratchet.core.datasets.s3_snapshots import Snapshots
+from ratchet.core.service.audit import AuditLog
 from ratchet.core.service.authentication import Authentication
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.http import HttpServer
@@ -87,6 +88,7 @@ from ratchet.core.service.http_client import AsyncApiClient
 from ratchet.core.service.keys import known_keys
 from ratchet.core.service.runtime import App, Component, Periodic
 from ratchet.core.service.same_site import Sites
+from ratchet.core.stores.audit_store import audit_log_of
 from ratchet.core.stores.message_bodies import StoredBodies
 from ratchet.core.stores.objects import Objects
 from ratchet.core.stores.policies import read_policy
@@ -150,6 +152,7 @@ class _Ground:
     bundles: KvBundles
     objects: Objects
     announcer: Announcer
+    audit: AuditLog
 
 
 def assembled(  # noqa: PLR0913 - the connections, and one wait
@@ -173,6 +176,7 @@ def assembled(  # noqa: PLR0913 - the connections, and one wait
         bundles=_bundles(settings, bus),
         objects=Objects(settings.shared),
         announcer=Announcer(settings.gateway_url, settings.platform_of),
+        audit=audit_log_of(settings.shared, bus, NAME),
     )
     controllers = _controllers(ground, history, engines, gates)
     bundles = _registry(ground, controllers)
@@ -180,6 +184,7 @@ def assembled(  # noqa: PLR0913 - the connections, and one wait
     unloader = Unloader(engines, ground.policies, unload_after_s)
     sweep = BundleSweep(ground.bundles, [Bucket(bus, name, msgspec.Raw) for name in (POLICIES, ROLLOUTS)])
     upkeep = [
+        ground.audit,
         Periodic(SYNCHRONIZE_S, clock.synchronize, "broker clock"),
         Periodic(HELD_OUT_S, held_out.publish, "held-out tasks"),
         leadership,
@@ -201,6 +206,7 @@ def _controllers(ground: _Ground, history: HttpCoordinator, engines: Engines, ga
         publish=bus.publish_all,
         lead=ground.leadership,
         announcer=ground.announcer,
+        audit=ground.audit,
         source=NatsEventSource(bus),
         outcome_times=history.outcome_times,
         trajectory_costs=history.trajectory_costs,
@@ -256,6 +262,8 @@ def _app(ground: _Ground, controllers: Controllers, bundles: BundleRegistry, upk
         lead=ground.leadership,
     )
     api = Api(controllers, ground.policies, bundles, removal, partial(decisions_of, bus), settings.rules())
+    control = api.app()
+    control.audit = ground.audit
     return App(
         name=NAME,
         components=[
@@ -267,10 +275,10 @@ def _app(ground: _Ground, controllers: Controllers, bundles: BundleRegistry, upk
             ),
             WhileLeading(leadership, lambda: subscribe(bus, NAME, {TrainingStatus: each(handlers.on_training_status)})),
             keys,
-            http_server(settings, Authentication(api.app(), keys.caller_of)),
+            http_server(settings, Authentication(control, keys.caller_of)),
         ],
         checks={"bus": bus.check, "leader": leadership.check, "rollouts": controllers.check, "keys": keys.ready},
-        notes={"unreadable_keys": keys.check, "consumers": bus.check_consumers},
+        notes={"unreadable_keys": keys.check, "consumers": bus.check_consumers, "audit": ground.audit.check},
     )
 
 

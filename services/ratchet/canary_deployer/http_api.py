@@ -15,7 +15,7 @@ import msgspec
 from ratchet.canary_deployer.bundle_registry import BundleRegistry
 from ratchet.canary_deployer.controllers import Controllers
 from ratchet.canary_deployer.domain.audit import audit_chain
-from ratchet.canary_deployer.domain.operators import Act, Order
+from ratchet.canary_deployer.domain.operators import TAKES_TRAFFIC, Act, Order
 from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.summary import summary, trail_of
@@ -107,7 +107,8 @@ class Api:
         api.route("POST", remove, self.remove_role, scope=KeyScope.OPERATE, errors=REMOVAL)
         api.route("POST", f"{role}/start", self.start, scope=KeyScope.OPERATE, errors=ORDERS)
         for act in Act:
-            api.route("POST", f"{role}/{act}", self._handler_of(act), scope=KeyScope.OPERATE, errors=ORDERS)
+            urgent, handler = act in TAKES_TRAFFIC, self._handler_of(act)
+            api.route("POST", f"{role}/{act}", handler, scope=KeyScope.OPERATE, errors=ORDERS, urgent=urgent)
         return api
 
     async def rollouts(self, roles: RoleSet) -> RolloutsOut:

@@ -20,6 +20,7 @@ from ratchet.canary_deployer.leadership import Lead
 from ratchet.canary_deployer.nats_events import EventSource
 from ratchet.core.contract import Message, ModelRollout
 from ratchet.core.contract.state import PolicyVersion
+from ratchet.core.service.audit import AuditLog
 
 
 class Publish(Protocol):
@@ -41,6 +42,7 @@ class RoleContext:
     publish: Publish
     lead: Lead
     announcer: Announcer
+    audit: AuditLog
     source: EventSource
     outcome_times: Callable[[PolicyVersion, float], Awaitable[Sequence[float]]]
     """How long a policy's outcomes took, of those known within so many seconds. Raises `Unavailable` or `Rejected`."""

@@ -15,6 +15,7 @@ import typer
 
 from ratchet.bus.message import encode
 from ratchet.cli.api import known_roles, post
+from ratchet.cli.audited import record_read
 from ratchet.cli.connections import objects_of, settings_of
 from ratchet.cli.data_options import snapshot_of, takes_data
 from ratchet.cli.endpoints import Endpoints, locate
@@ -277,6 +278,7 @@ def document_of(snapshot: StoredSnapshot) -> dict[str, object]:
 def copy_snapshot(endpoints: Endpoints, snapshot: StoredSnapshot, directory: Path) -> None:
     """The manifest as it is stored, and the rows, both verified."""
     objects, parquet = objects_of(endpoints), snapshot.manifest.parquet
+    record_rows(endpoints, snapshot)
     directory.mkdir(parents=True, exist_ok=True)
     write_whole(directory / MANIFEST, objects.get(snapshot.ref.uri, snapshot.ref.digest))
     objects.get_file(parquet.uri, directory / PARQUET, parquet.sha256)
@@ -332,6 +334,11 @@ def find_snapshot(endpoints: Endpoints, job_or_uri: str) -> StoredSnapshot:
     return StoredSnapshot(ref, Snapshots(objects_of(endpoints), settings_of(endpoints).s3_bucket).manifest(ref))
 
 
+def record_rows(endpoints: Endpoints, snapshot: StoredSnapshot) -> None:
+    """Say in the audit log that the rows of a snapshot are read."""
+    record_read(endpoints, "read_dataset", snapshot.manifest.role, [f"snapshot {snapshot.ref.digest}"])
+
+
 def write_rows(endpoints: Endpoints, snapshot: StoredSnapshot, file: Path) -> int:
     """Verify the rows' digest and write them to `file` in the format of its suffix; returns their number.
 
@@ -339,6 +346,7 @@ def write_rows(endpoints: Endpoints, snapshot: StoredSnapshot, file: Path) -> in
     """
     objects, parquet = objects_of(endpoints), snapshot.manifest.parquet
     if file.suffix == ".parquet":
+        record_rows(endpoints, snapshot)
         objects.get_file(parquet.uri, file, parquet.sha256)
         return snapshot.manifest.rows
     with fetched_rows(endpoints, snapshot) as stored, staged(file) as partial, partial.open("wb") as lines:
@@ -354,6 +362,7 @@ def fetched_rows(endpoints: Endpoints, snapshot: StoredSnapshot) -> Generator[It
         raise Rejected(f"{snapshot.ref.uri} holds {snapshot.manifest.format}, which this version cannot read")
     with tempfile.TemporaryDirectory(prefix="ratchet-dataset-") as directory:
         rows = Path(directory) / PARQUET
+        record_rows(endpoints, snapshot)
         objects_of(endpoints).get_file(snapshot.manifest.parquet.uri, rows, snapshot.manifest.parquet.sha256)
         yield read_rows(rows, kind)
 

@@ -122,6 +122,8 @@ _WORDS: Mapping[str, tuple[str, str]] = {
     "broker remove": ("support-bot", "support-bot --dry-run"),
     "broker rotate": ("", "gateway support-bot"),
     "broker retire": ("", "gateway support-bot --dry-run"),
+    "audit list": ("--since 7d --act promote", "--actor ann --json"),
+    "audit verify": ("", "--json"),
     "keys create": ("ci --scope view", "ana --scope annotate --dry-run"),
     "keys list": ("", "--json"),
     "keys revoke": ("4f1c9a02", "latest --dry-run"),

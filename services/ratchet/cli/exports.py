@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from ratchet.cli.api import read_roles
+from ratchet.cli.audited import record_read
 from ratchet.cli.connections import objects_of, settings_of, warehouse_of
 from ratchet.cli.endpoints import locate
 from ratchet.cli.options import HERE, AsJson, Directory, OptionalRole
@@ -67,13 +68,15 @@ def _add_command(kind: str) -> None:
             raise typer.BadParameter("--since is not before --until")
         selection = Selection(role, first, end, min_reward, limit)
 
+        endpoints = locate(directory)
+
         async def work() -> ExportReport:
             with progress(f"exporting to {output.name}", quiet=as_json) as bar:
-                endpoints = locate(directory)
                 archived = ArchivedRows(Archives(objects_of(endpoints, role))) if archive else None
                 async with warehouse_of(settings_of(endpoints, role)) as warehouse:
                     return await export(Stored(warehouse, archived), kind, selection, output, chosen, bar)
 
+        record_read(endpoints, f"export_{kind}", role)
         report = asyncio.run(work())
         reasons = "".join(f"\nleft out: {count} {reason}" for reason, count in report.left_out.items())
         print_answer(report, as_json, f"{report.records} {kind} written to {output} ({report.bytes} bytes){reasons}")

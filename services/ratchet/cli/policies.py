@@ -16,6 +16,7 @@ from rich.tree import Tree
 
 from ratchet.bus.message import named_id
 from ratchet.cli.api import get, post, read_role, read_roles, segment
+from ratchet.cli.audited import record_read
 from ratchet.cli.completion import complete_policy, complete_role
 from ratchet.cli.connections import connected, objects_of, settings_of
 from ratchet.cli.endpoints import Endpoints, locate
@@ -293,6 +294,7 @@ def require_exportable(endpoints: Endpoints, policy: Stored | PolicyVersion, tar
 
 def export_files(endpoints: Endpoints, policy: Stored | PolicyVersion, target: Path, bar: Bar) -> list[str]:
     """Write the policy's files to `target`; returns their paths. Raises `Rejected` unless it is new or empty."""
+    record_read(endpoints, "export_policy", objects=[policy.name])
     return export_policy(objects_of(endpoints), policy.uri, target, policy.digest, bar)
 
 

@@ -14,6 +14,7 @@ import typer
 
 from ratchet.bus.message import JsonObject
 from ratchet.cli.api import require_known, require_role
+from ratchet.cli.audited import record_read
 from ratchet.cli.connections import ask_warehouse, connected, settings_of, warehouse_of
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
@@ -174,6 +175,7 @@ def list_(
         stored = StoredPreferences(warehouse)
         return await stored.newest(selection, limit), await stored.counts(selection)
 
+    record_read(endpoints, "list_preferences", role)
     kept, counts = ask_warehouse(endpoints, newest, role)
     if not counts and role is not None:
         require_role(endpoints, role)
@@ -226,6 +228,7 @@ def export(
     selection = Selection(role, source)
     with progress(f"exporting to {file.name}", quiet=as_json) as bar:
         endpoints = locate(directory)
+        record_read(endpoints, "export_preferences", role)
         added, present = asyncio.run(append_new(endpoints, selection, file, bar))
     if not added + present and role is not None:
         require_role(endpoints, role)

@@ -12,6 +12,7 @@ import msgspec
 import typer
 
 from ratchet.cli.api import require_role
+from ratchet.cli.audited import record_read
 from ratchet.cli.connections import ask_warehouse
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.filters import Filters, takes_filters
@@ -61,6 +62,7 @@ def list_(
     def ask(warehouse: Warehouse) -> Awaitable[Newest]:
         return newest_in(TrajectoryList(warehouse, lambda: datetime.now(UTC)), asked, limit)
 
+    record_read(endpoints, "list_trajectories", filters.role)
     runs = ask_warehouse(endpoints, ask, filters.role)
     if not runs.ended and not runs.open and filters.role is not None:
         require_role(endpoints, filters.role)
@@ -83,6 +85,7 @@ def show(
     """One trajectory: its messages, its outcome, every revision of its reward, and the feedback on it."""
     endpoints = locate(directory)
     named = trajectory_named(endpoints, trajectory)
+    record_read(endpoints, "get_trajectory", objects=[named])
     whole = ask_warehouse(endpoints, lambda warehouse: read(warehouse, named))
     print_answer(whole, as_json, lambda: show_one(whole, full=full))
 
@@ -97,6 +100,7 @@ def tail(
     """Print trajectories and their rewards as they arrive, until Ctrl-C; with --json a document on each line."""
     from ratchet.cli.tail import follow  # noqa: PLC0415 - only this command reads streams
 
+    record_read(locate(directory), "tail_trajectories", role)
     asyncio.run(follow(locate(directory), role, as_json, with_evaluation=with_evaluation))
 
 

@@ -44,6 +44,7 @@ from ratchet.core.service.http_client import AsyncApiClient, Peer
 from ratchet.core.service.keys import known_keys
 from ratchet.core.service.runtime import App
 from ratchet.core.service.same_site import Sites
+from ratchet.core.stores.audit_store import audit_log_of
 from ratchet.core.stores.message_bodies import StoredBodies
 from ratchet.core.stores.objects import Objects
 from ratchet.core.stores.statistics import statistics
@@ -115,18 +116,20 @@ def assembled(
     loop = Loop(sources, bus.now, time.monotonic)
     events = Events(loop.current, NatsHints(bus).follow)
     subjects = subjects_of(loop, events, bus, warehouse, Objects(shared), bus.now)
+    api = console_api(subjects)
+    audit = api.audit = audit_log_of(shared, bus, NAME)
     passed = {name: PassThrough(name, peers[name], f"the {name}", table) for name, table in ROUTES.items()}
     site = Site(
         pages,
-        Authentication(console_api(subjects), keys.caller_of),
+        Authentication(api, keys.caller_of),
         {name: Authentication(app, keys.caller_of) for name, app in passed.items()},
     )
     server = HttpServer(site, shared.http_host, settings.port, sites=Sites(shared.allowed_hosts))
     return App(
         NAME,
-        [keys, routes, alerts, server, events],  # the last one stops first: its streams would hold the server up
+        [audit, keys, routes, alerts, server, events],  # the last one stops first: its streams would hold the server up
         checks={"bus": bus.check, "keys": keys.ready},
-        notes={"warehouse": warehouse.check, "unreadable_keys": keys.check},
+        notes={"warehouse": warehouse.check, "unreadable_keys": keys.check, "audit": audit.check},
     )
 
 

@@ -122,7 +122,7 @@ def _add_rollouts(api: ControlApi, rollouts: Rollouts) -> None:
 
     api.route("GET", "/v1/rollouts/{role}/past", list_past_rollouts, scope=KeyScope.VIEW)
     api.route("GET", "/v1/rollouts/{role}/history", get_rollout_history, scope=KeyScope.VIEW, errors=NO_ROLLOUT)
-    api.route("GET", "/v1/rollouts/{role}/failures", list_failures, scope=KeyScope.VIEW, errors=NO_ROLLOUT)
+    api.route("GET", "/v1/rollouts/{role}/failures", list_failures, scope=KeyScope.VIEW, errors=NO_ROLLOUT, reads=True)
 
 
 def _add_training(api: ControlApi, training: Training) -> None:
@@ -145,7 +145,7 @@ def _add_training(api: ControlApi, training: Training) -> None:
 
     api.route("GET", "/v1/jobs/{job_id}/card", get_card, scope=KeyScope.VIEW, errors=NO_CARD)
     api.route("GET", "/v1/jobs/{job_id}/curves", get_curves, scope=KeyScope.VIEW, errors=NO_JOB)
-    api.route("GET", "/v1/jobs/{job_id}/rows", list_rows, scope=KeyScope.VIEW, errors=NO_ROWS)
+    api.route("GET", "/v1/jobs/{job_id}/rows", list_rows, scope=KeyScope.VIEW, errors=NO_ROWS, reads=True)
 
 
 def _add_annotation(api: ControlApi, annotation: Annotation) -> None:
@@ -171,7 +171,7 @@ def _add_annotation(api: ControlApi, annotation: Annotation) -> None:
         return await annotation.agreement(role)
 
     annotate = KeyScope.ANNOTATE
-    api.route("GET", "/v1/annotation/queue", get_queue, scope=annotate)
-    api.route("GET", "/v1/annotation/pair", get_pair, scope=annotate)
+    api.route("GET", "/v1/annotation/queue", get_queue, scope=annotate, reads=True)
+    api.route("GET", "/v1/annotation/pair", get_pair, scope=annotate, reads=True)
     api.route("POST", "/v1/annotation/judgements", judge, scope=annotate, errors=NO_PAIR)
     api.route("GET", "/v1/annotation/agreement", get_agreement, scope=annotate)

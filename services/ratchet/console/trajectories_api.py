@@ -147,11 +147,11 @@ def add_routes(api: ControlApi, trajectories: Trajectories, calls: Calls, tokens
 
     one = {**UNKNOWN, **SEVERAL}
     damaged = {400: "The cursor is damaged."}
-    api.route("GET", "/v1/trajectories", list_trajectories, scope=KeyScope.VIEW, errors=damaged)
-    api.route("GET", "/v1/trajectories/{trajectory_id}", get_trajectory, scope=KeyScope.VIEW, errors=one)
+    api.route("GET", "/v1/trajectories", list_trajectories, scope=KeyScope.VIEW, errors=damaged, reads=True)
+    api.route("GET", "/v1/trajectories/{trajectory_id}", get_trajectory, scope=KeyScope.VIEW, errors=one, reads=True)
     whole = "/v1/trajectories/{trajectory_id}/messages/{index}"
     api.text_route(whole, get_message, scope=KeyScope.VIEW, errors=one)
     no_tokens = {404: "No such call is stored, or it has no token ids."}
-    api.route("GET", "/v1/calls/{turn_id}/tokens", get_tokens, scope=KeyScope.VIEW, errors=no_tokens)
+    api.route("GET", "/v1/calls/{turn_id}/tokens", get_tokens, scope=KeyScope.VIEW, errors=no_tokens, reads=True)
     as_sent = {404: "No such call is stored, or the engine got it as the agent sent it."}
-    api.route("GET", "/v1/calls/{turn_id}/applied", get_applied, scope=KeyScope.VIEW, errors=as_sent)
+    api.route("GET", "/v1/calls/{turn_id}/applied", get_applied, scope=KeyScope.VIEW, errors=as_sent, reads=True)

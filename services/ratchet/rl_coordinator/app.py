@@ -23,6 +23,7 @@ from ratchet.core.service.http_client import AsyncApiClient, Peer, bearer
 from ratchet.core.service.keys import known_keys
 from ratchet.core.service.runtime import App
 from ratchet.core.service.same_site import Sites
+from ratchet.core.stores.audit_store import audit_log_of
 from ratchet.core.stores.erased import Erased
 from ratchet.core.stores.message_bodies import StoredBodies
 from ratchet.core.stores.objects import Objects
@@ -104,6 +105,7 @@ async def assembled(  # noqa: PLR0913 - the connections
     erasures = ErasureRoutes(bus, Erased(warehouse), bus.now)
     subjects = Subjects(jobs=jobs, registry=registry, triggers=triggers, storage=storage, keys=store, erasures=erasures)
     api = http_app(checks, subjects, bus.now)
+    audit = api.audit = audit_log_of(settings.shared, bus, NAME)
     server = HttpServer(
         Authentication(api, keys.caller_of),
         settings.shared.http_host,
@@ -113,6 +115,7 @@ async def assembled(  # noqa: PLR0913 - the connections
     return App(
         NAME,
         [
+            audit,
             counters.rewarded,
             counters.preferences,
             *triggers.components,
@@ -124,6 +127,7 @@ async def assembled(  # noqa: PLR0913 - the connections
         {**checks, "keys": keys.ready},
         notes={
             "unreadable_keys": keys.check,
+            "audit": audit.check,
             "consumers": bus.check_consumers,
             "rewarded": counters.rewarded.check,
             "preferences": counters.preferences.check,

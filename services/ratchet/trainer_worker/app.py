@@ -29,6 +29,7 @@ from ratchet.core.errors import ConfigError, MissingExtra
 from ratchet.core.rules.algorithms import PROMPTS
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.runtime import App, Component
+from ratchet.core.stores.audit_store import audit_log_of
 from ratchet.core.stores.objects import Objects
 from ratchet.trainer_worker.attempt import TIMING, Attempt, Timing
 from ratchet.trainer_worker.child_process import TRAINING
@@ -99,9 +100,10 @@ def assembled(settings: Settings, timing: Timing, bus: Bus, objects: Objects) ->
     program = (RAY_CHILD, settings.ray_address or OWN_CLUSTER) if on_ray else TRAINING
     places = [Slot(worker.instance, gpu, warm, settings.ranks, program) for gpu in gpus]
     slots = Slots(places, attempt)
-    components: list[Component] = [slots] if warm is None else [warm, slots]
+    audit = audit_log_of(settings.shared, bus, NAME)
+    components: list[Component] = [audit, slots] if warm is None else [audit, warm, slots]
     if not missing:
-        handlers: Handlers = {TrainingDispatch: Dispatches(slots, jobs, worker).on_dispatches}
+        handlers: Handlers = {TrainingDispatch: Dispatches(slots, jobs, worker, audit).on_dispatches}
         components.append(subscribe(bus, "trainer-<pool>", handlers, parameters={"pool": settings.pool}))
 
     async def extra() -> str | None:
@@ -112,4 +114,4 @@ def assembled(settings: Settings, timing: Timing, bus: Bus, objects: Objects) ->
         return None
 
     checks = {"broker": bus.check, "objects": store, "extra": extra}
-    return App(NAME, components, checks, drain_s=settings.drain_s)
+    return App(NAME, components, checks, {"audit": audit.check}, settings.drain_s)

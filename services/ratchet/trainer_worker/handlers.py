@@ -11,6 +11,7 @@ from ratchet.bus.kv import Bucket
 from ratchet.bus.received import Received
 from ratchet.core.contract import TrainingDispatch
 from ratchet.core.contract.state import Job
+from ratchet.core.service.audit import Act, AuditLog, By
 from ratchet.trainer_worker import metrics
 from ratchet.trainer_worker.attempt import Attempt
 from ratchet.trainer_worker.domain import StopReason, Worker, may_start
@@ -87,7 +88,8 @@ class Slots:
 class Dispatches:
     """Handlers of the work queue. A dispatch is done once its training runs and a status says so."""
 
-    def __init__(self, slots: Slots, jobs: Bucket[Job], worker: Worker) -> None:
+    def __init__(self, slots: Slots, jobs: Bucket[Job], worker: Worker, audit: AuditLog) -> None:
+        self._audit = audit
         self._slots = slots
         self._jobs = jobs
         self._worker = worker
@@ -105,7 +107,17 @@ class Dispatches:
             return Done()
         if not self._slots.free():
             return Retry("no free slot", delay_s=BUSY_S)
+        await self._audit.record(_training(dispatch, self._worker))
+        if not self._slots.free():  # the worker stops meanwhile
+            return Retry("no free slot", delay_s=BUSY_S)
         attempt = self._slots.start(received)
         await attempt.launched.wait()
         # An attempt that failed before its child ran has published its own end.
         return Done([attempt.running_status()] if attempt.has_child else [])
+
+
+def _training(dispatch: TrainingDispatch, worker: Worker) -> Act:
+    """The start of a training, and the data that it learns from."""
+    request, snapshot = dispatch.request, dispatch.request.training_config.dataset.snapshot
+    data = [f"snapshot {snapshot.digest}"] if snapshot is not None else []
+    return Act("train", By(f"trainer_worker {worker.name}"), request.role, [dispatch.training_job_id, *data])

@@ -13,6 +13,7 @@ RL_DEPLOYMENTS  ┘   trim.Trimmer: streams that fill, down to what every reader
                     traces.TraceAssembler: spans of traces that are over -> Turn, Trajectory, Feedback (published here)
 KV erasures ─────── erasing.Eraser: removes what is there; erasing.Tombstones, before every handler: what comes late
 RL_DEADLETTERS ──── dead_letters.DeadLetterWatch: alerts before it is full
+RL_AUDIT ────────── audit_archive.AuditArchive: days that are over -> S3
 """
 
 from __future__ import annotations
@@ -34,12 +35,14 @@ from ratchet.core.rules.redaction import rules_digest
 from ratchet.core.service.alerts import Alerts, held_alerts
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.runtime import App, Component, Periodic
+from ratchet.core.stores.audit_store import AuditStore
 from ratchet.core.stores.erased import KEYS, Erased
 from ratchet.core.stores.message_bodies import StoredBodies
 from ratchet.core.stores.objects import Objects
 from ratchet.core.stores.warehouse import Warehouse
 from ratchet.trajectory_collector.archiving import Archiver
 from ratchet.trajectory_collector.audit import Auditor
+from ratchet.trajectory_collector.audit_archive import ARCHIVE_S, AuditArchive
 from ratchet.trajectory_collector.clickhouse_facts import Facts, Most
 from ratchet.trajectory_collector.clickhouse_ledger import Ledger
 from ratchet.trajectory_collector.clickhouse_retention import (
@@ -199,6 +202,7 @@ def assembled(
         Periodic(tuning.erasure_interval_s, eraser.tick, "erasures"),
         Periodic(RETENTION_INTERVAL_S, Retention(warehouse, settings).tick, "retention"),
         Periodic(RETENTION_INTERVAL_S, archiver.tick, "archive"),
+        Periodic(ARCHIVE_S, AuditArchive(bus, AuditStore(Objects(settings.shared)), now).tick, "audit archive"),
     ]
     checks = {"broker": bus.check, "warehouse": warehouse.check, "ledger": auditor.check}
     silence = Silence(streams, now)

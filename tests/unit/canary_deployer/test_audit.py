@@ -6,9 +6,10 @@ import msgspec
 import pytest
 
 from ratchet.bus.testing import START
-from ratchet.canary_deployer.domain.audit import audit_chain, first_break, seal
+from ratchet.canary_deployer.domain.audit import audit_chain, first_break
 from ratchet.core.contract import ModelRollout, decode, encode
 from ratchet.core.contract.deployment import RolloutStage
+from ratchet.core.rules.hash_chain import seal
 
 
 def decision(sequence: int) -> ModelRollout:

@@ -6,12 +6,18 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Any, cast
 
+import msgspec
+import pytest
+
 from ratchet.bus.consumer import Done, Retry
 from ratchet.bus.kv import Bucket
 from ratchet.bus.received import Received
 from ratchet.bus.testing import eventually
-from ratchet.core.contract import TrainingDispatch, TrainingStatus
+from ratchet.core.contract import AuditEntry, TrainingDispatch, TrainingStatus
 from ratchet.core.contract.state import JOBS, Job
+from ratchet.core.contract.training import SnapshotRef
+from ratchet.core.errors import Unavailable
+from ratchet.core.service.audit import AuditLog
 from ratchet.trainer_worker.attempt import Attempt
 from ratchet.trainer_worker.domain import StopReason, Worker
 from ratchet.trainer_worker.handlers import Dispatches, Slots
@@ -53,16 +59,18 @@ class Bench:
         self.started: list[FakeAttempt] = []
         places = [Slot("one", gpu=str(number)) for number in range(slots)]
         self.slots = Slots(places, cast("Any", self._make))
-        self.jobs: Any = Bucket(fake_bus(), JOBS, Job)
-        self.dispatches = Dispatches(self.slots, self.jobs, Worker("w1", "one"))
+        self.bus = fake_bus()
+        self.jobs: Any = Bucket(self.bus, JOBS, Job)
+        audit = AuditLog(self.bus, "trainer_worker")
+        self.dispatches = Dispatches(self.slots, self.jobs, Worker("w1", "one"), audit)
 
     def _make(self, given: Received[TrainingDispatch], slot: Slot) -> Attempt:
         attempt = FakeAttempt(given, slot)
         self.started.append(attempt)
         return cast("Attempt", attempt)
 
-    async def give(self, name: str = "job", attempt: int = 1) -> Any:
-        asked = request(name)
+    async def give(self, name: str = "job", attempt: int = 1, **changes: Any) -> Any:
+        asked = request(name, **changes)
         dispatch = TrainingDispatch(
             training_job_id=asked.training_job_id, attempt=attempt, pool="default", timestamp=NOW, request=asked
         )
@@ -75,6 +83,23 @@ async def test_a_dispatch_is_done_once_its_training_runs_and_has_reported_so() -
     outcome = await bench.give()
     assert isinstance(outcome, Done)
     assert [event.status for event in cast("list[TrainingStatus]", outcome.events)] == ["running"]
+
+
+async def test_training_begins_once_the_audit_log_says_on_which_data() -> None:
+    bench = Bench()
+    bench.bus.broker.refusing = True
+    with pytest.raises(Unavailable, match="audit log"):
+        await bench.give()
+    assert bench.started == []
+    bench.bus.broker.refusing = False
+    config = request().training_config
+    snapshot = SnapshotRef(uri="s3://ratchet/snapshots/a.json", digest="a" * 64)
+    dataset = msgspec.structs.replace(config.dataset, snapshot=snapshot)
+    await bench.give(training_config=msgspec.structs.replace(config, dataset=dataset))
+    (entry,) = bench.bus.published(AuditEntry)
+    assert (entry.act, entry.actor, len(bench.started)) == ("train", "trainer_worker w1", 1)
+    assert entry.objects is not None
+    assert entry.objects[1:] == [f"snapshot {snapshot.digest}"]
 
 
 async def test_the_same_dispatch_again_starts_nothing_while_it_runs_and_after() -> None:

@@ -82,11 +82,18 @@ class FakeConnection:
         self.max_payload = 1_000_000
         self._broker = broker
 
-    async def request(self, subject: str, question: bytes = b"", **_: object) -> Answer:
-        """Answer `$JS.API.STREAM.NAMES`, `STREAM.INFO.<stream>`, `CONSUMER.INFO.<stream>.<consumer>` or
-        `DIRECT.GET.<stream>`, from a sequence on."""
+    async def request(
+        self, subject: str, question: bytes = b"", *, headers: dict[str, str] | None = None, **_: object
+    ) -> Answer:
+        """Answer `$JS.API.STREAM.NAMES`, `STREAM.INFO.<stream>`, `CONSUMER.INFO.<stream>.<consumer>`,
+        `DIRECT.GET.<stream>`, from a sequence on, `DIRECT.GET.<stream>.<subject>`, or a message to store."""
         self._broker.check()
-        if (stream := subject.removeprefix("$JS.API.DIRECT.GET.")) != subject:
+        if not subject.startswith(API):
+            return Answer(msgspec.json.encode(self._broker.append(Record(subject, headers or {}, question))))
+        if (asked := subject.removeprefix("$JS.API.DIRECT.GET.")) != subject:
+            stream, _, of = asked.partition(".")
+            if of:
+                return self._broker.held(stream).newest_of(of)
             at = self._broker.held(stream).stored_from(**msgspec.json.decode(question))
             return Answer(b"", {"Status": "404"} if at is None else {"Nats-Time-Stamp": at.isoformat()})
         what, name = ([*subject.removeprefix("$JS.API.").split(".INFO."), ""])[:2]
@@ -209,6 +216,16 @@ class FakeBroker:
         self.check()
         self.store(record)
 
+    def append(self, record: Record) -> dict[str, Any]:
+        """Keep a message that follows the newest one of its subject; the broker's answer."""
+        if self.refusing:
+            return {"error": {"err_code": 10077, "description": "maximum bytes exceeded"}}
+        stream = self.streams[self.contracts.topic_of(record.subject).stream]
+        if int(record.headers[Header.EXPECTED_LAST_SUBJECT_SEQUENCE]) != stream.newest.get(record.subject, 0):
+            return {"error": {"err_code": 10071, "description": "wrong last sequence"}}
+        self.faults.write("append", lambda: self.store(record))
+        return {"seq": stream.last}
+
     def store(self, record: Record) -> None:
         """Keep one message, unless its stream knows it."""
         stream = self.streams[self.contracts.topic_of(record.subject).stream]
@@ -282,6 +299,14 @@ class FakeStream:
     def remove(self, sequence: int) -> None:
         """Forget a message."""
         self.messages.pop(sequence, None)
+
+    def newest_of(self, subject: str) -> Answer:
+        """The newest message of a subject, as the server hands it out directly."""
+        sequence = self.newest.get(subject)
+        if sequence not in self.messages:
+            return Answer(b"", {"Status": "404"})
+        record = self.messages[sequence].record
+        return Answer(record.body, {**record.headers, "Nats-Sequence": str(sequence)})
 
     def stored_from(self, seq: int, next_by_subj: str) -> datetime | None:
         """When the first message of a subject was stored, from a sequence on."""

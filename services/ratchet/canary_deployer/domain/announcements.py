@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from ratchet.bus.message import Cause, cause_of
-from ratchet.canary_deployer.domain.audit import seal
 from ratchet.canary_deployer.domain.gating import CHECKS, HELDOUT, SAFETY_SUITE
 from ratchet.canary_deployer.domain.rollout import (
     ITSELF,
@@ -34,6 +33,7 @@ from ratchet.core.contract.deployment import (
     ValidationResults,
 )
 from ratchet.core.contract.state import PolicyVersion
+from ratchet.core.rules.hash_chain import seal
 
 DEPLOYED_STATE: dict[Verdict, str] = {
     Verdict.START: "canary",

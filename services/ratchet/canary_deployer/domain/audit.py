@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from ratchet.core.contract import ModelRollout
-
-
-def seal(decision: ModelRollout, previous_hash: str | None) -> ModelRollout:
-    """The decision with its place in the chain."""
-    linked = msgspec.structs.replace(decision, previous_hash=previous_hash, hash=None)
-    return msgspec.structs.replace(linked, hash=digest(linked))
-
-
-def digest(decision: ModelRollout) -> str:
-    """sha256 of the decision without its own hash, keys sorted: the same after any JSON round trip."""
-    bare = msgspec.structs.replace(decision, hash=None)
-    return hashlib.sha256(msgspec.json.encode(bare, order="sorted")).hexdigest()
+from ratchet.core.rules.hash_chain import digest
 
 
 def first_break(decisions: Sequence[ModelRollout]) -> int | None:

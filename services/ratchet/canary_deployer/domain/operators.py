@@ -30,6 +30,10 @@ class Act(StrEnum):
     """Undo the last promotion, whatever runs, and park the queue."""
 
 
+TAKES_TRAFFIC = frozenset({Act.PAUSE, Act.ROLLBACK, Act.REVERT})
+"""Those that keep traffic from a policy, or take it away."""
+
+
 @dataclass(frozen=True, slots=True)
 class Order:
     """Who gives the order, and why."""

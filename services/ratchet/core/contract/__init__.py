@@ -1,6 +1,7 @@
 """Typed mirror of `contracts/`: one struct per subject, immutable, JSON in and out. Imports no broker and no torch."""
 
 from ratchet.bus.message import JsonObject, Message, Value, decode, encode, named_id
+from ratchet.core.contract.audit import AuditEntry
 from ratchet.core.contract.deployment import ModelDeployed, ModelRollout
 from ratchet.core.contract.gateway_notes import GatewayNotes
 from ratchet.core.contract.operations import Alert, DeadLetter, Stored
@@ -31,6 +32,7 @@ MESSAGES: dict[str, type[Message]] = {
         Stored,
         Alert,
         DeadLetter,
+        AuditEntry,
     )
 }
 """Topic -> message type."""
@@ -39,6 +41,7 @@ __all__ = [
     "DEFAULT_ROLE",
     "MESSAGES",
     "Alert",
+    "AuditEntry",
     "DeadLetter",
     "Feedback",
     "GatewayNotes",

@@ -39,7 +39,9 @@ from ratchet.bus.message import decode
 from ratchet.core.contract.http.answers import ErrorOut
 from ratchet.core.errors import BadRequest, Forbidden, RatchetError
 from ratchet.core.rules.access import ALL_ROLES, UNAUTHENTICATED, Caller, KeyScope, RoleSet
+from ratchet.core.rules.arms import ROLE
 from ratchet.core.service.asgi import IDENTIFY, RECORD_BYTES, body_too_large, caller_of
+from ratchet.core.service.audit import Act, AuditLog, by_caller
 from ratchet.core.service.openapi import REFERENCE, Schema, components, reference
 from ratchet.core.service.problems import HttpError, http_error, internal_error
 
@@ -55,6 +57,10 @@ CHANGING: Mapping[int, str] = {
     415: "The content type is not application/json.",
 }
 """Further answers to any request that changes something, see `same_site`."""
+AUDIT = "ratchet.audit"
+"""Member of an ASGI scope: the audit log; without one nothing is recorded, as where only the document is asked for."""
+NAMING = ("trajectory_id", "rollout_id", "name", "version", "kind", "ref")
+"""Members of a body that name what it is about; its path names the rest."""
 JSON, EVENTS = "application/json", "text/event-stream"
 _SAVED = {"content-disposition": 'attachment; filename="text.txt"', "x-content-type-options": "nosniff"}
 """Headers of a text that no browser may read as a page."""
@@ -158,6 +164,10 @@ class Operation:
     answer: Callable[[Any], Response]
     """The answer from what the handler returned."""
     arguments: _Arguments
+    reads: bool
+    """Whether it hands out what the audit log keeps account of."""
+    urgent: bool
+    """Whether it goes on where the audit log cannot be written."""
     responses: Mapping[int, Mapping[str, Any]]
 
     async def serve(self, request: Request) -> Response:
@@ -167,7 +177,27 @@ class Operation:
             caller.require(self.scope)
         elif caller == UNAUTHENTICATED:
             raise Forbidden("nothing has authenticated this request")
-        return self.answer(await self.handler(**await self.arguments.of(request, self.scope)))
+        arguments = await self.arguments.of(request, self.scope)
+        audit: AuditLog | None = request.scope.get(AUDIT)
+        if audit is None:
+            return self.answer(await self.handler(**arguments))
+        return self.answer(await self._audited(audit, request, arguments))
+
+    async def _audited(self, audit: AuditLog, request: Request, arguments: Mapping[str, Any]) -> Any:
+        """What the handler returns. What changes something is in the audit log before, and what is read, soon after."""
+        body = next((value for value in arguments.values() if isinstance(value, msgspec.Struct)), None)
+        by = by_caller(caller_of(request.scope), getattr(body, "actor", None))
+        role = _role_of(arguments.get("role") or getattr(body, "role", None))
+        named = [str(value) for name, value in request.path_params.items() if name != "role"]
+        named += [str(value) for name in NAMING if (value := getattr(body, name, None)) is not None]
+        act = Act(self.handler.__name__, by, role, named)
+        if self.verb == "POST" and not self.reads and not _is_dry_run(arguments):
+            async with audit.act(act, urgent=self.urgent):
+                return await self.handler(**arguments)
+        returned = await self.handler(**arguments)
+        if self.reads:
+            audit.note(act)
+        return returned
 
     def described(self, schemas: dict[str, Schema]) -> dict[str, Any]:
         """The operation in the document; what its parameters refer to is added to `schemas`."""
@@ -201,10 +231,12 @@ class ControlApi:
         self._errors = errors
         self._bodies = bodies or {}
         self._kinds: dict[type[msgspec.Struct], None] = {ErrorOut: None}
+        self.audit: AuditLog | None = None
+        """Takes the acts; set where the service is put together."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry point."""
-        await self._app(scope, receive, send)
+        await self._app({**scope, AUDIT: self.audit}, receive, send)
 
     @cached_property
     def _app(self) -> Starlette:
@@ -236,7 +268,7 @@ class ControlApi:
             },
         }
 
-    def route(
+    def route(  # noqa: PLR0913 - a row of the table
         self,
         verb: str,
         path: str,
@@ -245,8 +277,13 @@ class ControlApi:
         scope: KeyScope | None,
         answers: Mapping[int, str] | None = None,
         errors: Mapping[int, str] | None = None,
+        reads: bool = False,
+        urgent: bool = False,
     ) -> None:
         """Serve `path` with `handler`, for callers whose key has `scope`; None: for every caller that is known.
+
+        A POST is an act of the audit log, by the handler's name, and refused where that cannot be written, unless it
+        is `urgent`. `reads`: it hands out what people wrote, or keys: recorded afterwards, also of a GET.
 
         `answers`: by status; the first is that of a handler which returns no status of its own; by default 200.
         `errors`: by status, besides those of every route.
@@ -262,7 +299,7 @@ class ControlApi:
             return Response(msgspec.json.encode(out), code, media_type=JSON)
 
         described = {code: {"description": text, "content": _content(kind)} for code, text in good.items()}
-        self._serve(verb, path, handler, scope, answer, described, errors or {})
+        self._serve(verb, path, handler, scope, answer, described, errors or {}, reads=reads, urgent=urgent)
         self._kinds[kind] = None
 
     def stream(
@@ -289,7 +326,7 @@ class ControlApi:
             return PlainTextResponse(text.encode(errors="replace"), headers=_SAVED)
 
         described = {"description": "The text.", "content": {"text/plain": {"schema": {"type": "string"}}}}
-        self._serve("GET", path, handler, scope, answer, {200: described}, errors or {})
+        self._serve("GET", path, handler, scope, answer, {200: described}, errors or {}, reads=True)
 
     def _serve(  # noqa: PLR0913, PLR0917 - a row of the table
         self,
@@ -300,6 +337,9 @@ class ControlApi:
         answer: Callable[[Any], Response],
         good: Mapping[int, Mapping[str, Any]],
         errors: Mapping[int, str],
+        *,
+        reads: bool = False,
+        urgent: bool = False,
     ) -> None:
         arguments = _Arguments(path, handler, self._bodies)
         if arguments.body is not None and arguments.body not in self._bodies:
@@ -314,9 +354,19 @@ class ControlApi:
                 scope=scope,
                 answer=answer,
                 arguments=arguments,
+                reads=reads,
+                urgent=urgent,
                 responses={**bad, **good},
             )
         )
+
+
+def _role_of(value: object) -> str | None:
+    return value if isinstance(value, str) and ROLE.fullmatch(value) else None
+
+
+def _is_dry_run(arguments: Mapping[str, Any]) -> bool:
+    return any(getattr(value, "dry_run", False) is True for value in arguments.values())
 
 
 def _shared_errors(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:

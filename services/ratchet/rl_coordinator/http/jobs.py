@@ -89,7 +89,7 @@ class JobRoutes:
             " checkpoint is gone, its deadline has passed, its pool has no slot, or training is disabled.",
         }
         api.route("POST", "/v1/jobs", self.ask_for_training, scope=KeyScope.TRAIN, answers=ASKED, errors=REFUSED)
-        api.route("POST", "/v1/jobs/preview", self.preview_data, scope=KeyScope.TRAIN, errors=TWICE)
+        api.route("POST", "/v1/jobs/preview", self.preview_data, scope=KeyScope.TRAIN, errors=TWICE, reads=True)
         api.route("POST", "/v1/snapshots", self.build_snapshot, scope=KeyScope.TRAIN, answers=BUILT, errors=NO_SNAPSHOT)
         api.route("GET", "/v1/plan", self.plan_training, scope=KeyScope.VIEW)
         api.route("POST", "/v1/jobs/{job_id}/cancel", self.cancel_job, scope=KeyScope.TRAIN, errors=ended)

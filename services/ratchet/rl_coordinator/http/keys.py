@@ -81,8 +81,8 @@ class KeyRoutes:
         """Serve them."""
         one = "/v1/keys/{key_id}/revoke"
         api.route("POST", "/v1/keys", self.create_key, scope=KeyScope.ADMIN, answers=CREATED, errors=WRONG)
-        api.route("GET", "/v1/keys", self.list_keys, scope=KeyScope.ADMIN)
-        api.route("POST", one, self.revoke_key, scope=KeyScope.ADMIN, errors=UNKNOWN)
+        api.route("GET", "/v1/keys", self.list_keys, scope=KeyScope.ADMIN, reads=True)
+        api.route("POST", one, self.revoke_key, scope=KeyScope.ADMIN, errors=UNKNOWN, urgent=True)
 
     async def create_key(self, body: KeyIn, caller: Caller) -> KeyCreatedOut:
         """Create a key. The first one must be an administrator's: it closes services that were open until then."""

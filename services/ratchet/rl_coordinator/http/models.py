@@ -62,8 +62,10 @@ class ModelRoutes:
         api.route("GET", f"{one}/lineage", self.get_lineage, scope=KeyScope.VIEW, errors=UNKNOWN)
         api.route("GET", f"{one}/outcome-times", self.get_outcome_times, scope=KeyScope.VIEW, errors=UNKNOWN)
         api.route("GET", f"{one}/costs", self.get_costs, scope=KeyScope.VIEW, errors=UNKNOWN)
-        api.route("GET", "/v1/replay/prompts", self.get_replay_prompts, scope=KeyScope.VIEW, errors=NO_REPLAY)
-        api.route("GET", "/v1/replay/requests", self.get_recorded_requests, scope=KeyScope.VIEW)
+        api.route(
+            "GET", "/v1/replay/prompts", self.get_replay_prompts, scope=KeyScope.VIEW, errors=NO_REPLAY, reads=True
+        )
+        api.route("GET", "/v1/replay/requests", self.get_recorded_requests, scope=KeyScope.VIEW, reads=True)
 
     async def list_models(
         self,
