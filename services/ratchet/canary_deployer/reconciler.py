@@ -52,19 +52,17 @@ class RolloutReconciler:
     async def apply_decision(self, rollout: Rollout, decision: Decision) -> Rollout:
         """Take a decision and make it true. Raises what `preview_decision` raises."""
         moved = await self.preview_decision(self.store.aged(rollout), decision)
-        await self._record(rollout, decision)
-        await self.store.save(moved)
+        act = Act(str(decision.verdict), By(decision.actor), rollout.role, [rollout.rollout_id, rollout.candidate.name])
+        if decision.verdict in NEEDS_ENTRY:
+            await self.context.lead.confirm()
+            async with self.context.audit.act(act):
+                await self.store.save(moved)
+        else:  # what takes traffic away waits for no log
+            await self.store.save(moved)
+            self.context.audit.note(act)
         # The audit has the words of its reason.
         log.info("decided", role=rollout.role, policy=moved.candidate.name, verdict=str(decision.verdict))
         return await self.reconcile(moved)
-
-    async def _record(self, rollout: Rollout, decision: Decision) -> None:
-        """What gives traffic to the candidate is in the audit log before; what takes it away waits for no log."""
-        act = Act(str(decision.verdict), By(decision.actor), rollout.role, [rollout.rollout_id, rollout.candidate.name])
-        if decision.verdict in NEEDS_ENTRY:
-            await self.context.audit.record(act)
-        else:
-            self.context.audit.note(act)
 
     async def preview_decision(self, rollout: Rollout, decision: Decision) -> Rollout:
         """The rollout as `decision` leaves it; nothing is written.

@@ -18,7 +18,7 @@ from ratchet.canary_deployer.domain.rollout_statistics import Statistics
 from ratchet.canary_deployer.domain.rules import Budget
 from ratchet.canary_deployer.leadership import NotLeading
 from ratchet.canary_deployer.replicas import Inconclusive
-from ratchet.core.contract import Alert, ModelDeployed, ModelRollout, named_id
+from ratchet.core.contract import Alert, AuditEntry, ModelDeployed, ModelRollout, named_id
 from ratchet.core.contract.state import POLICIES, PolicyVersion
 from ratchet.core.errors import Unavailable
 from tests.support.canary_world import (
@@ -82,6 +82,28 @@ async def test_rollback_takes_one_step_and_writes_the_route_right_after_decision
         "publish",
         "rollouts/support",
     ]
+
+
+async def test_candidate_gets_traffic_once_the_audit_log_has_the_decision() -> None:
+    world = await CanaryWorld().with_policies(1, 2)
+    await world.until("gating")
+    world.bus.broker.refusing = True
+    with pytest.raises(Unavailable, match="audit log"):
+        await world.until("running")
+    assert (await world.route()).canary is None
+    world.bus.broker.refusing = False
+    await world.until("running")
+    (entry,) = world.bus.published(AuditEntry)
+    assert (entry.act, entry.actor, entry.role) == ("start", "canary_deployer", ROLE)
+    assert (entry.objects or [])[1:] == [policy(2).name]
+
+
+async def test_worse_policy_is_rolled_back_though_the_audit_log_is_full() -> None:
+    world = await CanaryWorld().with_policies(1, 2)
+    await world.until("running")
+    world.bus.broker.refusing = True
+    assert await world.play_to_the_end(stable=0.9, canary=0.2) == "rolled_back"
+    assert (await world.route()).canary is None
 
 
 async def test_canary_that_is_undecided_at_deadline_is_held_and_alerts_operators() -> None:

@@ -125,8 +125,8 @@ async def test_broker_that_did_not_answer_delays_a_decision_and_loses_nothing() 
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
     world.clock.advance(61)
-    chunks = 2  # 200 trajectories
-    world.bus.unavailable_at(world.bus.faults.writes + chunks + 2)
+    chunks, audited = 2, 1  # 200 trajectories
+    world.bus.unavailable_at(world.bus.faults.writes + chunks + audited + 2)
     world.bus.faults.after_effect = True
     with pytest.raises(BusUnavailable):
         await world.play(200, 0.8, 0.8)
