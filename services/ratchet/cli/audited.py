@@ -6,14 +6,16 @@ import asyncio
 import getpass
 from collections.abc import Sequence
 
-from ratchet.cli.connections import connected, settings_of
+from ratchet.cli.connections import addresses_of, caller_at, connected, settings_of
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.output import errors
 from ratchet.core.errors import Unavailable
 
 
 def record_read(endpoints: Endpoints, act: str, role: str | None = None, objects: Sequence[str] = ()) -> None:
-    """Write what this command reads. Where the log cannot be written it goes on, and says so."""
+    """Write what this command is about to read. Where the log cannot be written it goes on, and says so. Raises as
+    `settings_of` does."""
+    settings_of(endpoints, role)  # refuses who may not read it
     try:
         asyncio.run(recorded(endpoints, act, role, objects))
     except Unavailable as error:
@@ -22,12 +24,13 @@ def record_read(endpoints: Endpoints, act: str, role: str | None = None, objects
 
 async def recorded(endpoints: Endpoints, act: str, role: str | None = None, objects: Sequence[str] = ()) -> None:
     """Write what this command does. Raises `Unavailable` where the log cannot be written."""
-    from ratchet.core.service.audit import Act, By  # noqa: PLC0415 - the broker's library
+    from ratchet.core.service.audit import Act, By, by_caller  # noqa: PLC0415 - the broker's library
     from ratchet.core.stores.audit_store import audit_log_of  # noqa: PLC0415 - the object store's
 
-    settings = settings_of(endpoints)
+    settings, caller, user = addresses_of(endpoints), caller_at(endpoints), getpass.getuser()
     own = settings.model_copy(update={"data_dir": endpoints.directory / "data" / "cli"})
     async with connected(settings) as bus:
         audit = audit_log_of(own, bus, "cli")
-        await audit.record(Act(act, By(getpass.getuser()), role, objects))
+        by = by_caller(caller, user) if caller is not None else By(user)
+        await audit.record(Act(act, by, role, objects))
         await audit.sign()

@@ -51,16 +51,22 @@ def settings_of(endpoints: Endpoints, role: str | None = None) -> SharedSettings
     It keeps people to their key, and is no lock: who has the stores' own credentials reads them with any program, and
     while the coordinator is away nothing knows the key.
     """
-    settings = addresses_of(endpoints)
-    try:
-        session = get(endpoints, "coordinator", "/v1/session", SessionOut, timeout_s=CONNECT_S)
-    except (Unavailable, NoStack, NotFound):
+    settings, caller = addresses_of(endpoints), caller_at(endpoints)
+    if caller is None:
         return settings
-    caller = Caller(session.key_id, session.name, frozenset(session.scopes))
     caller.require(KeyScope.VIEW, role)
     if role is None and not caller.roles(KeyScope.VIEW).is_every:
         raise Forbidden(f"the key {caller.key_id} is for some roles, and this reads every role: name one (--role)")
     return settings
+
+
+def caller_at(endpoints: Endpoints) -> Caller | None:
+    """Who runs the command, by its key; None while nothing knows the key. Raises `Rejected` for a wrong one."""
+    try:
+        session = get(endpoints, "coordinator", "/v1/session", SessionOut, timeout_s=CONNECT_S)
+    except (Unavailable, NoStack, NotFound):
+        return None
+    return Caller(session.key_id, session.name, frozenset(session.scopes))
 
 
 @asynccontextmanager

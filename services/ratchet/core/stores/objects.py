@@ -157,12 +157,6 @@ class Objects:
         """Uris of all objects whose key starts with `prefix`, in key order."""
         return [stored.uri for stored in self.objects(prefix)]
 
-    def remove(self, uri: str) -> None:
-        """Remove an object for good; one that is not there is left alone."""
-        bucket, key = self._split(uri)
-        with _classified(uri):
-            self._client.delete_object(Bucket=bucket, Key=key)
-
     def find(self, prefix: str) -> list[str]:
         """Uris of all objects whose key starts with `prefix`, in key order; also of those set aside, which `get` takes
         back."""
