@@ -91,7 +91,7 @@ class FakeConnection:
         if not subject.startswith(API):
             return Answer(msgspec.json.encode(self._broker.append(Record(subject, headers or {}, question))))
         if (asked := subject.removeprefix("$JS.API.DIRECT.GET.")) != subject:
-            stream, _, of = asked.partition(".")
+            stream, of = asked.partition(".")[::2]
             if of:
                 return self._broker.held(stream).newest_of(of)
             at = self._broker.held(stream).stored_from(**msgspec.json.decode(question))
