@@ -36,7 +36,7 @@ wherever its question says that it should go.
 - Who asks how far a stream's consumers are also sees how long their oldest message waits, and can read single messages.
 - One that trims a stream could remove all of it: the broker tells no purge up to a message from another one.
 - A program appends to its own chain of the audit log (`agent.rl.audit.v1.<program>`), and asks how that ends. The
-  broker removes no entry before its time, whoever asks.
+  broker removes no entry before its time, not for the admin either.
 - The commands of operators (`operator`) send everything, for they send dead letters again: keep that key as you
   would a password of an administrator. They write no route and no API key.
 

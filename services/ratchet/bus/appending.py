@@ -1,4 +1,4 @@
-"""Appending to a log whose every message follows the one before it of its subject, whoever writes beside.
+"""Appending to a log whose every message follows the one before it of its subject, also beside other writers.
 
 The broker stores a message only while the newest one of its subject is the one that the writer names: of two writers
 one is refused, looks again, and follows the other.

@@ -55,7 +55,7 @@ class Stream:
     allow_atomic: bool = True
     """Whether it takes batches that are stored all or not at all; a work queue does not."""
     append_only: bool = False
-    """Whether the broker removes no message of it before its time, whoever asks."""
+    """Whether the broker removes no message of it before its time, not for an admin either."""
     storage: Literal["file", "memory"] = "file"
     """Where the broker keeps it. What is in memory is gone with the broker's process."""
     description: str = ""

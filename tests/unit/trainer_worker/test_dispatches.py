@@ -85,7 +85,7 @@ async def test_a_dispatch_is_done_once_its_training_runs_and_has_reported_so() -
     assert [event.status for event in cast("list[TrainingStatus]", outcome.events)] == ["running"]
 
 
-async def test_training_begins_once_the_audit_log_says_on_which_data() -> None:
+async def test_training_begins_once_the_audit_log_names_its_data() -> None:
     bench = Bench()
     bench.bus.broker.refusing = True
     with pytest.raises(Unavailable, match="audit log"):

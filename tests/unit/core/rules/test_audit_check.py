@@ -60,7 +60,7 @@ def changed(entries: Chain) -> Chain:
 
 
 def resealed(entries: Chain) -> Chain:
-    """Whoever may write the stream writes a whole chain anew from there on."""
+    """A writer of the stream makes the whole chain anew from there on."""
     forged = seal(msgspec.structs.replace(entries[2], actor="bob"), entries[1].hash)
     return chain(3, [*entries[:2], forged])
 

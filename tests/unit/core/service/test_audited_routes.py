@@ -89,7 +89,7 @@ async def things() -> AsyncIterator[Things]:
     await made.client.aclose()
 
 
-async def test_entry_of_an_act_says_who_did_what_to_which(things: Things) -> None:
+async def test_entry_of_an_act_names_actor_and_objects(things: Things) -> None:
     assert await things.post("one/start") == 200
     (entry,) = things.entries()
     assert (entry.act, entry.outcome, entry.role, entry.objects) == ("start", "asked", "support", ["one", "3"])
