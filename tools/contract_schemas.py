@@ -31,7 +31,7 @@ from ratchet.core.contract.evaluation_task import Task
 from ratchet.core.contract.notifications import Notification, Receiver
 from ratchet.core.contract.policy_manifest import PolicyManifest
 from ratchet.core.contract.snapshot import LabelRow, PairRow, SnapshotManifest, TrajectoryRow
-from ratchet.core.contract.state import HeldOutTasks, Job, Key, PolicyVersion, RewardDrift, Route
+from ratchet.core.contract.state import HeldOutTasks, Job, Key, PolicyVersion, RaterDecisions, RewardDrift, Route
 from ratchet.core.contract.turn import TurnSummary
 from ratchet.core.service.openapi import member_words
 
@@ -47,6 +47,7 @@ STORED: Mapping[str, Mapping[str, Any]] = {
         "policy.v1": PolicyVersion,
         "bundle.v1": Bundle,
         "held_out.v1": HeldOutTasks,
+        "raters.v1": RaterDecisions,
         "rollout.v1": Rollout,
         "job.v1": Job,
         "key.v1": Key,

@@ -139,6 +139,19 @@ async def test_dataset_explain_shows_what_a_job_would_learn_from(ratchet: Shell)
     assert (sft["rows"], sft["left_out"], sft["refused"]) == (7, {"below_min_reward": 6}, None)
 
 
+@pytest.mark.usefixtures("workshop")
+async def test_a_banned_rater_teaches_nothing_until_it_is_released(ratchet: Shell) -> None:
+    build = ("dataset", "build", "--role", ROLE, "--algorithm", "dpo")
+    assert "no such role" in await ratchet("preferences", "ban", "verified-outcome", "--role", "other", code=1)
+    await ratchet("preferences", "ban", "verified-outcome", "--role", ROLE)
+    assert "excluded_rater" in await ratchet(*build, code=1)
+    assert "verified-outcome: banned by" in await ratchet("preferences", "raters", "--role", ROLE)
+    await ratchet("preferences", "release", "verified-outcome", "--role", ROLE)
+    assert (await ratchet.json(*build))["manifest"]["rows"] == 7
+    decided = (await ratchet.json("preferences", "raters", "--role", ROLE))["decisions"]
+    assert decided["verified-outcome"]["decision"] == "released"
+
+
 @pytest.mark.slow
 async def test_a_snapshot_is_built_and_explained_without_a_job(
     workshop: Workshop, ratchet: Shell, tmp_path: Path

@@ -307,8 +307,18 @@ def agreement() -> AgreementOut:
         questions=64,
         alpha=0.71,
         raters=[
-            RaterOut(rater="ada", shared=52, disagreed=4, low=0.03, high=0.18, is_outlier=False),
-            RaterOut(rater="reviewer-2", shared=47, disagreed=5, low=0.05, high=0.22, is_outlier=False),
-            RaterOut(rater="reviewer-3", shared=31, disagreed=17, low=0.38, high=0.71, is_outlier=True),
+            RaterOut(rater="ada", shared=52, disagreed=4, low=0.03, high=0.18, is_outlier=False, standing="counts"),
+            RaterOut(
+                rater="reviewer-2", shared=47, disagreed=5, low=0.05, high=0.22, is_outlier=False, standing="counts"
+            ),
+            RaterOut(
+                rater="reviewer-3",
+                shared=31,
+                disagreed=17,
+                low=0.38,
+                high=0.71,
+                is_outlier=True,
+                standing="quarantined",
+            ),
         ],
     )

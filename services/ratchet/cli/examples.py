@@ -102,6 +102,8 @@ _WORDS: Mapping[str, tuple[str, str]] = {
     ),
     "preferences list": ("--role support", "--json"),
     "preferences raters": ("--role support", "--role support --json"),
+    "preferences release": ("human/reviewer-7 --role support", "reviewer-7 --role support --json"),
+    "preferences ban": ("reviewer-7 --role support", "human/reviewer-7 --role support --json"),
     "preferences export": ("pairs.jsonl --role support", "pairs.jsonl"),
     "rollout status": ("support", "--json"),
     "rollout start": ("support 4 --reason 'better on refunds'", "support latest --strategy blue_green --dry-run"),

@@ -6,14 +6,15 @@ import asyncio
 import sys
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from ratchet.bus.kv import Bucket
 from ratchet.bus.message import JsonObject
-from ratchet.cli.api import require_known, require_role
+from ratchet.cli.api import post, require_known, require_role
 from ratchet.cli.audited import record_read
 from ratchet.cli.connections import ask_warehouse, connected, settings_of, warehouse_of
 from ratchet.cli.endpoints import Endpoints, locate
@@ -23,6 +24,8 @@ from ratchet.cli.judges import configured_judge, judge_on, named_judge
 from ratchet.cli.options import HERE, AsJson, Directory, DryRun, OptionalRole, RoleOption, json_in, options_beside
 from ratchet.cli.output import Bar, console, follow_up, print_answer, print_table, progress
 from ratchet.core.contract import Preference
+from ratchet.core.contract.http.jobs import RaterIn, RatersOut
+from ratchet.core.contract.state import RATERS, RaterDecisions
 from ratchet.core.datasets.clickhouse_preferences import Preferences
 from ratchet.core.errors import Rejected
 from ratchet.core.preferences.agreement import agreement
@@ -30,6 +33,7 @@ from ratchet.core.preferences.clickhouse_stored import Count, Kept, Selection, S
 from ratchet.core.preferences.clickhouse_tries import Tries
 from ratchet.core.preferences.deriving import DerivationReport, Deriver
 from ratchet.core.preferences.publishing import Published, Sink, publish
+from ratchet.core.preferences.quarantine import QUARANTINED, Decisions, Quarantine, standing
 from ratchet.core.preferences.records import append, preference_of, read_lines, record_of
 from ratchet.core.preferences.rules import RULES
 from ratchet.core.preferences.rules.base import Rule
@@ -185,11 +189,16 @@ def list_(
 
 @app.command()
 def raters(role: RoleOption, as_json: AsJson = False, directory: Directory = HERE) -> None:
-    """How far the raters of a role agree, and who disagrees with the others more than chance makes."""
+    """How far the raters of a role agree, and whose opinions no training learns from.
+
+    In quarantine are those who disagree with the others more than chance makes; `release` and `ban` decide otherwise.
+    """
     endpoints = locate(directory)
     report = agreement(ask_warehouse(endpoints, lambda warehouse: Preferences(warehouse, NEWEST).opinions(role), role))
     if not report.questions:
         require_role(endpoints, role)
+    decisions = asyncio.run(decisions_of(endpoints, role))
+    standings = {judge.rater: standing(judge, decisions) for judge in report.raters}
 
     def show() -> None:
         known = "unknown" if report.alpha is None else f"{report.alpha:.2f} (1: perfect, 0: chance)"
@@ -200,18 +209,50 @@ def raters(role: RoleOption, as_json: AsJson = False, directory: Directory = HER
                 f"{judge.disagreed} of {judge.shared}",
                 f"{judge.low:.2f} to {judge.high:.2f}",
                 judge.is_outlier or None,
+                standings[judge.rater],
             )
             for judge in report.raters
         ]
-        print_table(("rater", "disagrees", "95 % interval", "outlier"), rows, "no question has two raters")
-        for rater in report.raters:
-            if rater.is_outlier:
-                without = follow_up(
-                    "train", role, "--algorithm", "dpo", "--exclude-rater", rater.rater, directory=directory
-                )
-                console.print(f"`{without}` learns without {rater.rater}", markup=False)
+        columns = ("rater", "disagrees", "95 % interval", "outlier", "in trainings")
+        print_table(columns, rows, "no question has two raters")
+        for rater, decided in sorted(decisions.items()):
+            console.print(f"{rater}: {decided.decision} by {decided.by} on {decided.at:%Y-%m-%d}", markup=False)
+        for rater, stands in standings.items():
+            if stands == QUARANTINED:
+                release = follow_up("preferences", "release", rater, "--role", role, directory=directory)
+                console.print(f"`{release}` lets trainings learn from {rater}", markup=False)
 
-    print_answer(report, as_json, show)
+    document = {**asdict(report), "standings": standings, "decisions": decisions}
+    print_answer(document, as_json, show)
+
+
+Rater = Annotated[str, typer.Argument(help="A name, which stands for every source, or SOURCE/NAME.")]
+
+
+@app.command()
+def release(rater: Rater, role: RoleOption, as_json: AsJson = False, directory: Directory = HERE) -> None:
+    """Let trainings learn from a rater's opinions, although it is in quarantine or was banned."""
+    decide(rater, role, "released", as_json, directory)
+
+
+@app.command()
+def ban(rater: Rater, role: RoleOption, as_json: AsJson = False, directory: Directory = HERE) -> None:
+    """Have no training learn from a rater's opinions."""
+    decide(rater, role, "banned", as_json, directory)
+
+
+def decide(rater: str, role: str, decision: str, as_json: bool, directory: Path) -> None:
+    """Have the coordinator note a decision about a rater."""
+    endpoints = locate(directory)
+    require_role(endpoints, role)
+    answer = post(endpoints, "coordinator", "/v1/raters", RatersOut, RaterIn(role=role, rater=rater, decision=decision))
+    print_answer(answer, as_json, f"{rater} is {decision} for trainings of {role}")
+
+
+async def decisions_of(endpoints: Endpoints, role: str) -> Decisions:
+    """What people decided about the raters of a role."""
+    async with connected(settings_of(endpoints)) as bus:
+        return await Quarantine(Bucket(bus, RATERS, RaterDecisions)).decisions(role)
 
 
 @app.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
@@ -28,6 +29,7 @@ from ratchet.core.preferences.agreement import agreement
 from ratchet.core.preferences.clickhouse_stored import StoredPreferences
 from ratchet.core.preferences.clickhouse_tries import Tries
 from ratchet.core.preferences.publishing import Published, Sink, publish
+from ratchet.core.preferences.quarantine import Quarantine, standing
 from ratchet.core.preferences.rules.base import Try
 from ratchet.core.rules.access import Caller, RoleSet
 from ratchet.core.rules.redaction import redact_message
@@ -96,11 +98,19 @@ GROUP BY role, trajectory_id
 class Annotation:
     """Asks ClickHouse what to look at, and publishes what people chose."""
 
-    def __init__(self, warehouse: Warehouse, listing: TrajectoryList, sink: Sink, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        warehouse: Warehouse,
+        listing: TrajectoryList,
+        sink: Sink,
+        now: Callable[[], datetime],
+        quarantine: Quarantine,
+    ) -> None:
         self._warehouse = warehouse
         self._listing = listing
         self._sink = sink
         self._now = now
+        self._quarantine = quarantine
         self._tries = Tries(warehouse)
         self._done: OrderedDict[tuple[str, PairKey], None] = OrderedDict()
         """By rater and pair."""
@@ -204,11 +214,12 @@ class Annotation:
         """How far the raters of a role agree."""
         opinions = await Preferences(self._warehouse, OPINIONS).opinions(role)
         report = await asyncio.to_thread(agreement, opinions)
+        decisions = await self._quarantine.decisions(role)
         return AgreementOut(
             role=role,
             questions=report.questions,
             alpha=report.alpha,
-            raters=msgspec.convert(report.raters, list[RaterOut], from_attributes=True),
+            raters=[RaterOut(**asdict(rater), standing=standing(rater, decisions)) for rater in report.raters],
         )
 
     async def _readable(self, role: str, ids: Sequence[str]) -> dict[str, Try]:

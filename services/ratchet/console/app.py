@@ -35,7 +35,8 @@ from ratchet.console.settings import Settings
 from ratchet.console.tokens import Tokens
 from ratchet.console.training import Training
 from ratchet.console.trajectories import Trajectories
-from ratchet.core.contract.state import JOBS, Job
+from ratchet.core.contract.state import JOBS, RATERS, Job, RaterDecisions
+from ratchet.core.preferences.quarantine import Quarantine
 from ratchet.core.rules.redaction import rules_digest
 from ratchet.core.service.authentication import Authentication
 from ratchet.core.service.contracts import load_contracts
@@ -149,5 +150,5 @@ def subjects_of(
         now=now,
         rollouts=Rollouts(warehouse, listing),
         training=Training(warehouse, objects, Bucket(bus, JOBS, Job).get),
-        annotation=Annotation(warehouse, listing, bus, now),
+        annotation=Annotation(warehouse, listing, bus, now, Quarantine(Bucket(bus, RATERS, RaterDecisions))),
     )

@@ -36,7 +36,7 @@ from ratchet.core.contract.values import (
 )
 
 POLICIES, BUNDLES, ROLLOUTS, ROLLOUT_CHUNKS, JOBS = "policies", "bundles", "rollouts", "rollout_chunks", "jobs"
-BASELINES, HELD_OUT = "baselines", "held_out"
+BASELINES, HELD_OUT, RATERS = "baselines", "held_out", "raters"
 JUDGEMENTS, JUDGE_SPEND, REWARD_FUNCTIONS = "judgements", "judge_spend", "reward_functions"
 KEYS, KEY_USAGE, RESPONSES, PROBES = "keys", "key_usage", "responses", "probes"
 """Bucket names."""
@@ -407,6 +407,25 @@ class RewardDrift(Value, frozen=True, kw_only=True):
 
 OTHER_ROLES = "OTHERS"
 """Key in the bucket `held_out` of the tasks of all roles that have none of their own; no role's name has capitals."""
+
+
+RELEASED, BANNED = "released", "banned"
+"""What a person decides about a rater's opinions: they train, or they do not."""
+
+
+class RaterDecision(Value, frozen=True, kw_only=True):
+    """A person's decision about a rater."""
+
+    decision: Annotated[str, listed(RELEASED, BANNED)]
+    by: Text
+    at: Zoned
+
+
+class RaterDecisions(Value, frozen=True, kw_only=True):
+    """What people decided about the raters of a role."""
+
+    raters: dict[str, RaterDecision]
+    """By rater: its name, which stands for every source, or `SOURCE/NAME`."""
 
 
 class HeldOutTasks(Value, frozen=True, kw_only=True):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+
+import msgspec
 
 from ratchet.core.contract.snapshot import LABELS, PAIRS, TRAJECTORIES
 from ratchet.core.contract.training import Dataset, DatasetFilter
@@ -34,6 +37,21 @@ from ratchet.core.rules.training_options import Amounts
 
 TURNS_AT_A_TIME = 1500
 """A turn of 1,000 new tokens takes some 100 KB while its row is made."""
+
+
+RatersLeftOut = Callable[[str, Sequence[Opinion]], Awaitable[Sequence[str]]]
+"""The raters of a role whose opinions no training learns from."""
+
+
+async def no_rater(_role: str, _opinions: Sequence[Opinion]) -> Sequence[str]:
+    """Every rater counts."""
+    return ()
+
+
+def without_raters(chosen: DatasetFilter, raters: Sequence[str]) -> DatasetFilter:
+    """The filter, which leaves these raters out too."""
+    every = [*dict.fromkeys((*(chosen.excluded_raters or ()), *raters))]
+    return msgspec.structs.replace(chosen, excluded_raters=every) if raters else chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +104,8 @@ class SnapshotPlan:
     """Why a policy cannot learn from these, however many there are."""
     teaching: int | None = None
     """Of tries that are compared: how many of them are not rewarded like all others of their task."""
+    filter: DatasetFilter | None = None
+    """Where it is more than the query's: with the raters who are left out."""
 
     def chunks(self, most: int) -> Iterator[list[str]]:
         """The ids in parts of at most `most` whose rows fit into memory together."""
@@ -113,6 +133,7 @@ class SnapshotSelector:
     """The fewest rows of a job."""
     pairs_per_group: int
     """The most pairs of one task."""
+    raters_left_out: RatersLeftOut = no_rater
 
     async def select(self, query: SnapshotQuery) -> SnapshotPlan:
         """The plan of a snapshot in the format that the job's algorithm learns from."""
@@ -158,6 +179,7 @@ class SnapshotSelector:
     async def _plan_pairs(self, query: SnapshotQuery) -> SnapshotPlan:
         watermark = await self.preferences.watermark(query.role, "preferences")
         opinions = await self.preferences.opinions(query.role)
+        query = await self._without_raters(query, opinions)
         unlisted = max(0, await self.preferences.count(query.role) - len(opinions))
         selection = await self._choose_pairs(query, opinions, unlisted)
         share = query.filter.min_human_share or 0.0
@@ -173,6 +195,7 @@ class SnapshotSelector:
             watermarks={"RL_FEEDBACK": watermark},
             minimum=self._least(query),
             problem=nothing if is_all_left_out else None,
+            filter=query.filter,
         )
 
     async def _choose_pairs(self, query: SnapshotQuery, opinions: Sequence[Opinion], unlisted: int) -> PairSelection:
@@ -198,9 +221,16 @@ class SnapshotSelector:
         """The fewest rows that a job takes: the installation's, or the request's where that asks for more."""
         return max(self.amounts.least(query.algorithm), query.dataset.min_rows or 0)
 
+    async def _without_raters(self, query: SnapshotQuery, opinions: Sequence[Opinion]) -> SnapshotQuery:
+        """The query without the raters in quarantine, as these opinions show, and without those that are banned."""
+        raters = await self.raters_left_out(query.role, opinions)
+        dataset = msgspec.structs.replace(query.dataset, filter=without_raters(query.filter, raters))
+        return dataclasses.replace(query, dataset=dataset) if raters else query
+
     async def _plan_labels(self, query: SnapshotQuery) -> SnapshotPlan:
         watermark = await self.preferences.watermark(query.role, "feedback")
         thumbs = await self.preferences.thumbs(query.role)
+        query = await self._without_raters(query, ())
         catalogue = await self.trajectories.catalogue(query.role)
         rules = TrajectoryRules(query.filter, False, query.consumed.labelled, query.generations)
         selection = await asyncio.to_thread(
@@ -228,6 +258,7 @@ class SnapshotSelector:
             reward_function=catalogue.reward_function,
             waiting=catalogue.waiting,
             problem=one_sided if chosen and ups in (0, len(chosen)) else None,
+            filter=query.filter,
         )
 
 

@@ -13,6 +13,11 @@ from dataclasses import dataclass
 from ratchet.core.datasets.domain.pairs import Opinion
 from ratchet.core.rules.intervals import wilson
 
+LEAST_SHARED = 20
+"""Fewer questions in common with others are no evidence against a rater."""
+RULES = ("derived",)
+"""Sources that follow verified outcomes and rewards: where people disagree with these, the people may be wrong."""
+
 
 @dataclass(frozen=True, slots=True)
 class RaterReport:
@@ -27,6 +32,11 @@ class RaterReport:
     """The 95 % interval (Wilson) of the share that it disagrees on."""
     is_outlier: bool
     """Even the low end is above the share that the other raters disagree on."""
+
+    @property
+    def is_quarantined(self) -> bool:
+        """It is an outlier by enough questions, and no rule that follows outcomes."""
+        return self.is_outlier and self.shared >= LEAST_SHARED and self.rater.partition("/")[0] not in RULES
 
 
 @dataclass(frozen=True, slots=True)

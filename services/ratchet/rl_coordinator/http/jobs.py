@@ -11,8 +11,18 @@ import msgspec
 import uuid_utils
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
-from ratchet.core.contract.http.jobs import JobIn, JobOut, JobsOut, PlanOut, PreviewOut, ShapeOut, SnapshotOut
-from ratchet.core.contract.state import Job, JobState
+from ratchet.core.contract.http.jobs import (
+    JobIn,
+    JobOut,
+    JobsOut,
+    PlanOut,
+    PreviewOut,
+    RaterIn,
+    RatersOut,
+    ShapeOut,
+    SnapshotOut,
+)
+from ratchet.core.contract.state import BANNED, Job, JobState
 from ratchet.core.contract.training import TrainingRequest
 from ratchet.core.errors import NotFound, WrongState
 from ratchet.core.rules.access import Caller, KeyScope, RoleSet
@@ -92,6 +102,7 @@ class JobRoutes:
         api.route("POST", "/v1/jobs/preview", self.preview_data, scope=KeyScope.TRAIN, errors=TWICE, reads=True)
         api.route("POST", "/v1/snapshots", self.build_snapshot, scope=KeyScope.TRAIN, answers=BUILT, errors=NO_SNAPSHOT)
         api.route("GET", "/v1/plan", self.plan_training, scope=KeyScope.VIEW)
+        api.route("POST", "/v1/raters", self.decide_on_rater, scope=KeyScope.TRAIN, errors=TWICE)
         api.route("POST", "/v1/jobs/{job_id}/cancel", self.cancel_job, scope=KeyScope.TRAIN, errors=ended)
         api.route("POST", "/v1/jobs/{job_id}/resume", self.resume_job, scope=KeyScope.TRAIN, errors=going)
         api.route("GET", "/v1/jobs", self.list_jobs, scope=KeyScope.VIEW)
@@ -147,6 +158,12 @@ class JobRoutes:
         checkpoint. `stopping` says that the worker has read it."""
         await self._job_of(job_id, roles)
         return self._out(await self.jobs.intake.cancel(job_id, caller.actor(), at_once=now))
+
+    async def decide_on_rater(self, body: RaterIn, caller: Caller) -> RatersOut:
+        """Let trainings learn from a rater's opinions although it is in quarantine, or not learn from them at all."""
+        quarantine, banned = self.jobs.quarantine, body.decision == BANNED
+        await quarantine.decide(body.role, body.rater, banned=banned, by=caller.actor(), at=self.now())
+        return RatersOut(role=body.role, raters=dict(await quarantine.decisions(body.role)))
 
     async def resume_job(self, job_id: str, caller: Caller, roles: RoleSet) -> JobOut:
         """Let a cancelled or failed job go on from its newest checkpoint, with the same data, as its next attempt."""

@@ -19,11 +19,12 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.consumer import Handlers, each, subscribe
 from ratchet.bus.kv import Bucket
 from ratchet.core.contract import TrainingRequest, TrainingStatus
-from ratchet.core.contract.state import HELD_OUT, JOBS, HeldOutTasks, Job
+from ratchet.core.contract.state import HELD_OUT, JOBS, RATERS, HeldOutTasks, Job, RaterDecisions
 from ratchet.core.datasets.clickhouse_preferences import Preferences
 from ratchet.core.datasets.clickhouse_trajectories import Trajectories
 from ratchet.core.datasets.s3_snapshots import Snapshots
 from ratchet.core.datasets.selector import SnapshotSelector
+from ratchet.core.preferences.quarantine import Quarantine
 from ratchet.core.rules.training_options import Amounts
 from ratchet.core.service.engine_list import engine_kinds
 from ratchet.core.service.http_client import AsyncApiClient
@@ -72,6 +73,7 @@ class Jobs:
     store: KvJobs
     exporter: Exporter
     planner: Planner
+    quarantine: Quarantine
     policies: KvPolicies
     warehouse: Warehouse
     abilities: Abilities
@@ -114,6 +116,7 @@ async def build_jobs(  # noqa: PLR0913 - assembles the subject of all that it is
         store=store,
         exporter=exporter,
         planner=Planner(store, policies, data, able),
+        quarantine=data.quarantine,
         policies=policies,
         warehouse=warehouse,
         abilities=able,
@@ -133,11 +136,13 @@ def _role_data(settings: Settings, amounts: Amounts, bus: Bus, warehouse: Wareho
     span = timedelta(days=settings.history_days)
     trajectories = Trajectories(warehouse, settings.history_limit, span, bus.now)
     preferences = Preferences(warehouse, settings.history_limit)
+    quarantine = Quarantine(Bucket(bus, RATERS, RaterDecisions))
     return RoleData(
         trajectories=trajectories,
         preferences=preferences,
         snapshots=Snapshots(objects, settings.shared.s3_bucket),
-        selector=SnapshotSelector(trajectories, preferences, amounts, PAIRS_PER_GROUP),
+        selector=SnapshotSelector(trajectories, preferences, amounts, PAIRS_PER_GROUP, quarantine.left_out),
         tasks=TaskFiles(objects, Bucket(bus, HELD_OUT, HeldOutTasks)),
         pairs_per_group=PAIRS_PER_GROUP,
+        quarantine=quarantine,
     )

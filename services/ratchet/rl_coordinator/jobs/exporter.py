@@ -138,7 +138,7 @@ class Exporter:
                     training_job_id=job_id,
                     algorithm=query.algorithm,
                     created_at=self.now(),
-                    filters=msgspec.to_builtins(query.filter),
+                    filters=msgspec.to_builtins(plan.filter or query.filter),
                     sample_size=query.dataset.sample_size,
                     reward_function=plan.reward_function,
                     reward_transform=query.reward_transform,

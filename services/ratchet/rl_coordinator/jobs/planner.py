@@ -17,8 +17,9 @@ from ratchet.core.datasets.domain.labels import counted, labels
 from ratchet.core.datasets.domain.pairs import PairRules, select_pairs
 from ratchet.core.datasets.domain.selection import Consumed, TrajectoryRules
 from ratchet.core.datasets.s3_snapshots import Snapshots
-from ratchet.core.datasets.selector import SnapshotQuery, SnapshotSelector
+from ratchet.core.datasets.selector import SnapshotQuery, SnapshotSelector, without_raters
 from ratchet.core.errors import Conflict, Rejected
+from ratchet.core.preferences.quarantine import Quarantine
 from ratchet.core.rules.algorithms import ALGORITHMS, dataset_format
 from ratchet.rl_coordinator.jobs.domain.planning import (
     AUTO,
@@ -58,6 +59,7 @@ class RoleData:
     """What chooses the data of a job, and says whether a proposal would have any."""
     tasks: TaskFiles
     pairs_per_group: int
+    quarantine: Quarantine
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,7 @@ class Planner:
         candidates = (await self.data.trajectories.catalogue(role)).candidates
         gradient = TrajectoryRules(chosen, True, consumed.trajectories, generations)
         opinions = await self.data.preferences.opinions(role)
+        chosen = without_raters(chosen, await self.data.quarantine.left_out(role, opinions))
         pairs = PairRules(chosen, consumed.preferences, self.data.pairs_per_group)
         thumbs = labels(counted(await self.data.preferences.thumbs(role), chosen))
         labelled = TrajectoryRules(chosen, False, consumed.labelled, generations)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -123,6 +124,21 @@ async def test_people_keep_their_share_of_the_rows_that_can_be_made() -> None:
     rows = [row for row in await plan.rows(plan.ids) if not isinstance(row, str)]
     assert Counter(row.origin.source for row in rows) == {"human": 2, "derived": 3}
     assert plan.left_out == {"empty": 1, "not_stored": 1, "beyond_human_share": 5}
+
+
+async def test_raters_in_quarantine_teach_nothing_and_are_named() -> None:
+    async def in_quarantine(role: str, opinions: Sequence[Opinion]) -> Sequence[str]:
+        return ["mal"] if opinions and role == "support" else []
+
+    opinions = [replace(opinion(f"human {n}", n), rater="mal" if n else "ann") for n in range(3)]
+    stored: Any = Stored(Watched([]), Watched(opinions))
+    selector = SnapshotSelector(stored, stored, AMOUNTS, 4, in_quarantine)
+    plan = await selector.select(
+        SnapshotQuery("support", "dpo", Dataset(source="clickhouse", sample_size=9), Consumed())
+    )
+    assert (plan.ids, plan.left_out) == (["human 0"], {EXCLUDED_RATER: 2, "beyond_history": 4})
+    assert plan.filter is not None
+    assert plan.filter.excluded_raters == ["mal"]
 
 
 async def test_a_share_of_people_without_any_is_refused_in_words() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import pytest
 
+from ratchet.core.contract.state import RaterDecision
 from ratchet.core.datasets.domain.pairs import Opinion
-from ratchet.core.preferences.agreement import agreement, alpha
+from ratchet.core.preferences.agreement import LEAST_SHARED, agreement, alpha
+from ratchet.core.preferences.quarantine import left_out, standing
 from tests.support.training import NOON
 
 
@@ -65,6 +68,27 @@ def test_rater_who_prefers_the_other_answer_is_an_outlier() -> None:
     ]
     report = agreement(judged(votes))
     assert [one.rater for one in report.raters if one.is_outlier] == ["human/mal"]
+
+
+def test_rater_with_too_few_questions_in_common_and_a_rule_are_not_quarantined() -> None:
+    votes = [{"ann": True, "ben": True, "cho": True, "mal": False}]
+    few, enough = agreement(judged(votes * 12)), agreement(judged(votes * LEAST_SHARED))
+    assert [(one.rater, one.is_outlier, one.is_quarantined) for one in few.raters[:1]] == [("human/mal", True, False)]
+    assert [one.rater for one in enough.raters if one.is_quarantined] == ["human/mal"]
+    assert not dataclasses.replace(enough.raters[0], rater="derived/verified-outcome").is_quarantined
+
+
+def test_a_person_releases_and_bans_raters_by_name_or_source_and_name() -> None:
+    report = agreement(judged([{"ann": True, "ben": True, "cho": True, "mal": False}] * LEAST_SHARED))
+
+    def decided(**decisions: str) -> dict[str, RaterDecision]:
+        return {name: RaterDecision(decision=what, by="key:ops", at=NOON) for name, what in decisions.items()}
+
+    assert left_out(report, {}) == ["human/mal"]
+    assert left_out(report, decided(mal="released")) == []
+    assert left_out(report, decided(ann="banned")) == ["ann", "human/mal"]
+    assert left_out(report, {"human/mal": decided(x="released")["x"], **decided(mal="banned")}) == ["mal"]
+    assert [standing(one, decided(ann="banned")) for one in report.raters][:1] == ["quarantined"]
 
 
 def test_of_two_raters_who_disagree_neither_is_the_outlier() -> None:

@@ -528,6 +528,8 @@ class RaterOut(Answer, frozen=True, kw_only=True):
     high: float
     """The 95 % interval of the share that it disagrees on."""
     is_outlier: bool
+    standing: str
+    """Whether trainings learn from its opinions: `counts`, `quarantined`, `released` or `banned`."""
 
 
 class AgreementOut(Answer, frozen=True, kw_only=True):

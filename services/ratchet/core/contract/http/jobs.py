@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
+
 from ratchet.bus.message import Cause
 from ratchet.core.contract.http.answers import Answer, Instant
 from ratchet.core.contract.roles import DEFAULT_ROLE
 from ratchet.core.contract.snapshot import RewardGroups
-from ratchet.core.contract.state import TriggerNote
+from ratchet.core.contract.state import RaterDecision, TriggerNote
 from ratchet.core.contract.training import (
     Artifacts,
     CurrentMetrics,
@@ -25,7 +27,7 @@ from ratchet.core.contract.training import (
     TrainingError,
     TrainingRequest,
 )
-from ratchet.core.contract.values import listed
+from ratchet.core.contract.values import Role, Text, listed
 
 JobState = Annotated[str, listed("queued", "dispatched", "running", "completed", "failed", "cancelled")]
 
@@ -165,6 +167,22 @@ class SnapshotOut(Answer, frozen=True, kw_only=True):
     rows: int
     planned: str | None = None
     """Of `auto`: the algorithm that it stands for, and why not the others."""
+
+
+class RaterIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A decision about a rater."""
+
+    role: Role
+    rater: Text
+    """Its name, which stands for every source, or `SOURCE/NAME`."""
+    decision: Annotated[str, listed("released", "banned")]
+
+
+class RatersOut(Answer, frozen=True, kw_only=True):
+    """The raters of a role that people decided about."""
+
+    role: str
+    raters: dict[str, RaterDecision]
 
 
 class ShapeOut(Answer, frozen=True, kw_only=True):

@@ -39,6 +39,7 @@ function Shown({ answer }: { answer: Answer }) {
             { name: "Judged with others", isNumber: true, show: (one) => plural(one.shared, "question") },
             { name: "Disagreed", isNumber: true, show: (one) => `${count(one.disagreed)} (${share(one.shared === 0 ? null : one.disagreed / one.shared)})` },
             { name: "95 % interval", isNumber: true, show: interval },
+            { name: "In trainings", show: (one) => <Pill tone={one.standing === "quarantined" || one.standing === "banned" ? "warn" : "none"} icon={one.standing === "quarantined" || one.standing === "banned" ? "warn" : "dash"}>{one.standing}</Pill> },
             { name: "Disagrees", show: (one) => one.is_outlier ? <Pill tone="warn" icon="warn">more than chance makes</Pill> : <Pill tone="good" icon="good" plain>no more than chance</Pill> },
           ]} />}
       </Panel>
