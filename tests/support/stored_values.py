@@ -90,6 +90,8 @@ def _rows(objects: Objects, manifest: dict[str, Any]) -> Iterator[str]:
     schema = next(one.schema for one in STORED if one.where.endswith(f"rows of the format {form}"))
     with TemporaryDirectory() as folder:
         file = Path(folder) / "rows.parquet"
+        if not objects.exists(manifest["parquet"]["uri"]):  # erased; the manifest stays
+            return
         objects.get_file(manifest["parquet"]["uri"], file, manifest["parquet"]["sha256"])
         for row in read_rows(file, ROWS[form]):
             hold(schema, msgspec.to_builtins(row), manifest["parquet"]["uri"])

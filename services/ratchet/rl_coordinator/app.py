@@ -4,6 +4,7 @@
     HTTP API ─> http ────────────────────┼─> jobs ─> RL_TRAINING, RL_JOBS, S3 snapshots
     RL_TRAINING ─────────────────────────┘    └───> registry: policies, lineage
                                                     storage: sweeps of S3
+    KV erasures ─> erasures: objects, jobs, policies of what the collector has removed; receipts
 
 Each subject builds itself; its package's docstring draws its inside.
 """
@@ -15,19 +16,21 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from ratchet.bus.connection import Bus
+from ratchet.core.datasets.s3_snapshots import Snapshots
 from ratchet.core.errors import Unavailable
 from ratchet.core.service.authentication import Authentication
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.http import HttpServer
 from ratchet.core.service.http_client import AsyncApiClient, Peer, bearer
 from ratchet.core.service.keys import known_keys
-from ratchet.core.service.runtime import App
+from ratchet.core.service.runtime import App, Periodic
 from ratchet.core.service.same_site import Sites
 from ratchet.core.stores.audit_store import audit_log_of
 from ratchet.core.stores.erased import Erased
 from ratchet.core.stores.message_bodies import StoredBodies
 from ratchet.core.stores.objects import Objects
 from ratchet.core.stores.warehouse import Warehouse
+from ratchet.rl_coordinator.erasures import FOLDER, ErasedObjects, Finisher, Receipts
 from ratchet.rl_coordinator.http import ErasureRoutes, KeyStore, Subjects, http_app
 from ratchet.rl_coordinator.jobs import build_jobs
 from ratchet.rl_coordinator.registry import build_registry
@@ -102,7 +105,18 @@ async def assembled(  # noqa: PLR0913 - the connections
 
     keys = known_keys(settings.shared, NAME, connected)
     store = KeyStore(bus, keys.own)
-    erasures = ErasureRoutes(bus, Erased(warehouse), bus.now)
+    erased, receipts = Erased(warehouse), Receipts(settings.shared.data_dir / FOLDER)
+    finisher = Finisher(
+        bus=bus,
+        erased=erased,
+        objects=ErasedObjects(objects),
+        jobs=jobs,
+        policies=registry.policies,
+        receipts=receipts,
+        snapshot_ref=Snapshots(objects, settings.shared.s3_bucket).ref,
+        now=bus.now,
+    )
+    erasures = ErasureRoutes(bus, erased, receipts, bus.now)
     subjects = Subjects(jobs=jobs, registry=registry, triggers=triggers, storage=storage, keys=store, erasures=erasures)
     api = http_app(checks, subjects, bus.now)
     audit = api.audit = audit_log_of(settings.shared, bus, NAME)
@@ -121,6 +135,7 @@ async def assembled(  # noqa: PLR0913 - the connections
             *triggers.components,
             *jobs.components,
             *storage.components,
+            Periodic(timing.erasure_tick_s, finisher.tick, "erasures"),
             keys,
             server,
         ],

@@ -76,6 +76,8 @@ class Timing:
     """How often jobs are brought up to date and free slots filled."""
     trigger_tick_s: float = 5.0
     """How often the counters are compared with the thresholds."""
+    erasure_tick_s: float = 5.0
+    """How often erasures are looked for."""
 
 
 TIMING = Timing()

@@ -186,6 +186,7 @@ def assembled(
         generations,
         streams,
         tombstones,
+        archiver.archives,
         consumers=with_words,
         tables=tables,
         now=now,

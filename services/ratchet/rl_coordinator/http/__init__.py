@@ -103,5 +103,5 @@ def described_api() -> ControlApi:
     """The application for its document alone: nothing stands behind its routes."""
     unused: Any = None
     subjects: dict[str, Any] = dict.fromkeys(Subjects.__dataclass_fields__)
-    subjects["erasures"] = ErasureRoutes(unused, unused, unused)
+    subjects["erasures"] = ErasureRoutes(unused, unused, unused, unused)
     return http_app({}, Subjects(**subjects), unused)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,12 +15,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
 from ratchet.core.contract.erasure import ASKED, ERASURES, Erasure
-from ratchet.core.contract.http.erasures import NOT_ASKED, ErasureIn, ErasureOut, ErasuresOut
+from ratchet.core.contract.http.erasures import NOT_ASKED, ErasureIn, ErasureOut, ErasuresOut, ReceiptOut
 from ratchet.core.errors import NotFound
 from ratchet.core.rules.access import Caller, KeyScope
 from ratchet.core.service.control_api import ControlApi
 from ratchet.core.stores.erased import Erased
 from ratchet.core.stores.erasures import ask_erasure
+from ratchet.rl_coordinator.erasures import Receipts
 
 log = structlog.get_logger()
 
@@ -45,6 +47,7 @@ class ErasureRoutes:
 
     bus: Bus
     erased: Erased
+    receipts: Receipts
     now: Callable[[], datetime]
 
     def add_to(self, api: ControlApi) -> None:
@@ -53,6 +56,7 @@ class ErasureRoutes:
         api.route("POST", "/v1/erasures", self.ask_for_erasure, scope=KeyScope.ADMIN, answers=ASKED_FOR, errors=WRONG)
         api.route("GET", "/v1/erasures", self.list_erasures, scope=KeyScope.ADMIN)
         api.route("GET", one, self.get_erasure, scope=KeyScope.ADMIN, errors=UNKNOWN)
+        api.route("GET", f"{one}/receipt", self.get_receipt, scope=KeyScope.ADMIN, errors=UNKNOWN)
 
     async def ask_for_erasure(self, body: ErasureIn, asked: EraseIn, caller: Caller) -> tuple[int, ErasureOut]:
         """Erase all data of a user, session, agent or trajectory from every store, by ids alone."""
@@ -81,10 +85,17 @@ class ErasureRoutes:
 
     async def get_erasure(self, erasure_id: str) -> ErasureOut:
         """One erasure, and how far it is."""
+        return erasure_out(await self._known(erasure_id))
+
+    async def get_receipt(self, erasure_id: str) -> ReceiptOut:
+        """What was erased so far, what no command reaches, and which policies had learned from it: signed."""
+        return await asyncio.to_thread(self.receipts.keep, await self._known(erasure_id))
+
+    async def _known(self, erasure_id: str) -> Erasure:
         entry = await Bucket(self.bus, ERASURES, Erasure).get(erasure_id)
         if entry is None:
             raise NotFound(f"there is no erasure {erasure_id[:40]}")
-        return erasure_out(entry.value)
+        return entry.value
 
 
 def erasure_out(erasure: Erasure) -> ErasureOut:

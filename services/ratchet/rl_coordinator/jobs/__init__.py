@@ -31,6 +31,7 @@ from ratchet.core.service.http_client import AsyncApiClient
 from ratchet.core.service.runtime import Component, Periodic
 from ratchet.core.stores.objects import Objects
 from ratchet.core.stores.warehouse import Warehouse
+from ratchet.rl_coordinator.jobs.anew import Anew
 from ratchet.rl_coordinator.jobs.dispatcher import Dispatcher
 from ratchet.rl_coordinator.jobs.domain.jobs import CountedOf, Limits
 from ratchet.rl_coordinator.jobs.domain.requests import Abilities
@@ -78,6 +79,7 @@ class Jobs:
     warehouse: Warehouse
     abilities: Abilities
     schedule: Schedule
+    anew: Anew
     components: Sequence[Component]
 
 
@@ -121,6 +123,7 @@ async def build_jobs(  # noqa: PLR0913 - assembles the subject of all that it is
         warehouse=warehouse,
         abilities=able,
         schedule=schedule,
+        anew=Anew(store, intake, bus.now),
         components=[
             store,
             subscribe(bus, "coordinator-training", handlers),

@@ -11,6 +11,7 @@ nothing, and the files are gone from which ClickHouse has taken rows.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +30,18 @@ from ratchet.bus.kv import Bucket
 from ratchet.bus.message import decode
 from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.core.contract import DeadLetter
-from ratchet.core.contract.erasure import ASKED, DONE, ERASURES, REMOVED, Erasure
+from ratchet.core.contract.erasure import (
+    AGENT,
+    ASKED,
+    DONE,
+    ERASURES,
+    REMOVED,
+    SESSION,
+    TRAJECTORY,
+    USER,
+    Erasure,
+)
+from ratchet.core.datasets.archives import Archives, Person
 from ratchet.core.errors import InvalidMessage
 from ratchet.core.rules.erasing import Names, names_in, which
 from ratchet.core.stores.erased import KEYS, Erased
@@ -45,6 +57,7 @@ log = structlog.get_logger()
 DEAD_LETTERS = "RL_DEADLETTERS"
 JUDGES_ANSWERS = f"{BUCKET}judgements"
 """Of the reward computer: a cache, which the collector empties and does not read."""
+MEMBERS: Mapping[str, Person] = {USER: "user_ref", SESSION: "session_id", AGENT: "agent_id"}
 CHECKED_S = 600.0
 AT_ONCE = 10_000
 """Places of rows that are written to the ledger together."""
@@ -60,6 +73,7 @@ class Eraser:
     generations: Generations
     streams: Streams
     tombstones: Tombstones
+    archives: Archives
     consumers: Mapping[str, str]
     """The collector's durable by stream, of those that hold words of people and agents."""
     tables: Mapping[str, Sequence[str]]
@@ -103,6 +117,8 @@ class Eraser:
 
     async def _look_through(self, erasures: Sequence[Erasure]) -> None:
         """Remove what is there now, of all erasures together."""
+        for erasure in erasures:
+            await self._list_archived(erasure)
         listed = {erasure.erasure_id: await self.erased.list_ids(erasure) for erasure in erasures}
         removed: dict[str, Counter[str]] = {erasure.erasure_id: Counter() for erasure in erasures}
         owners: dict[tuple[str, str], str] = {}
@@ -112,10 +128,22 @@ class Eraser:
             await self._remove_messages(stream, erasures, owners, removed)
         for erasure in erasures:
             await self._settle_rows(erasure)
+            ids = await self.erased.ids(erasure.erasure_id)
             removed[erasure.erasure_id].update(await self.erased.remove_rows(erasure))
+            removed[erasure.erasure_id] += Counter(archive=await asyncio.to_thread(self.archives.erase, ids))
         await self.streams.purge(JUDGES_ANSWERS)
         for erasure in erasures:
             await self._note(erasure, listed[erasure.erasure_id], removed[erasure.erasure_id])
+
+    async def _list_archived(self, erasure: Erasure) -> None:
+        """List the ids of what has left the tables."""
+        if erasure.kind == TRAJECTORY:
+            files = await asyncio.to_thread(self.archives.files)
+            pairs = {(file.folder.role, erasure.ref) for file in files}
+        else:
+            pairs = await asyncio.to_thread(self.archives.ids_of, MEMBERS[erasure.kind], erasure.ref)
+        own = {pair for pair in pairs if erasure.role in (None, pair[0])}
+        await self.erased.add(erasure.erasure_id, own, self.now())
 
     async def _remove_messages(
         self,

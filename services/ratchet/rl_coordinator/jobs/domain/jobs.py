@@ -19,6 +19,7 @@ from ratchet.core.contract.state import ENDED, Job, JobState
 from ratchet.core.contract.training import (
     ErrorCode,
     ResourceUsage,
+    SnapshotRef,
     TrainingError,
     TrainingRequest,
     TrainingStatus,
@@ -169,6 +170,20 @@ def take_back(job: Job, now: datetime, error: TrainingError | None = None) -> Jo
     if job.cancel_requested:
         return _move(job, JobState.CANCELLED, now, finished_at=now)
     return replace(try_again(job, now, error=error), unclaimed=job.unclaimed + 1)
+
+
+def begin_anew(job: Job, snapshot: SnapshotRef | None, now: datetime) -> Job:
+    """A job whose data was erased in part waits as its next attempt, with data chosen anew and without a checkpoint.
+
+    `snapshot`: the other rows of a snapshot that a person named. The worker that has the job is fenced off.
+    """
+    if job.state in ENDED:
+        return job
+    waiting = job if job.state == JobState.QUEUED else replace(try_again(job, now), unclaimed=job.unclaimed + 1)
+    config = job.request.training_config
+    named = snapshot if config.dataset.source == "s3" else None
+    request = replace(job.request, training_config=replace(config, dataset=replace(config.dataset, snapshot=named)))
+    return replace(waiting, request=request, snapshot=None, trajectories=None, artifacts=None)
 
 
 def tried(job: Job) -> int:

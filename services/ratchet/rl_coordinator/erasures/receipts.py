@@ -1,0 +1,75 @@
+"""Signed receipts of erasures, as files: what a restored backup has forgotten is asked for again by them.
+
+They lie in a folder of the coordinator's, beside the key that signs them (Ed25519, readable by its owner alone).
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import structlog
+from nacl.exceptions import BadSignatureError
+from nacl.signing import SigningKey
+
+from ratchet.bus.message import Value, decode
+from ratchet.core.contract.erasure import Erasure
+from ratchet.core.contract.http.erasures import ReceiptOut
+from ratchet.core.service.files import PRIVATE, write_whole
+from ratchet.rl_coordinator.erasures.domain import UNREACHABLE
+
+log = structlog.get_logger()
+
+FOLDER, KEY = "erasures", "signing.key"
+
+
+class Receipt(Value, frozen=True, kw_only=True):
+    """What is signed."""
+
+    erasure: Erasure
+    """As it was then: what was removed, by place, and which policies had learned from it."""
+    unreachable: list[str]
+    """What no command reaches."""
+
+
+@dataclass(frozen=True)
+class Receipts:
+    """The folder. Raises `OSError`."""
+
+    folder: Path
+
+    def keep(self, erasure: Erasure) -> ReceiptOut:
+        """Write the receipt of an erasure as it is now, in the place of an earlier one."""
+        body = msgspec.json.encode(Receipt(erasure=erasure, unreachable=[*UNREACHABLE]))
+        key = self._key()
+        receipt = ReceiptOut(
+            receipt=body.decode(),
+            signature=base64.b64encode(key.sign(body).signature).decode(),
+            public_key=base64.b64encode(bytes(key.verify_key)).decode(),
+        )
+        path = self.folder / f"{erasure.erasure_id}.json"
+        written = msgspec.json.format(msgspec.json.encode(receipt), indent=1)
+        if not path.exists() or path.read_bytes() != written:
+            write_whole(path, written, mode=PRIVATE)
+        return receipt
+
+    def kept(self) -> list[Erasure]:
+        """The erasures of all receipts that our key has signed; others are left alone."""
+        erasures: list[Erasure] = []
+        for path in sorted(self.folder.glob("*.json")):
+            try:
+                receipt = decode(path.read_bytes(), ReceiptOut)
+                self._key().verify_key.verify(receipt.receipt.encode(), base64.b64decode(receipt.signature))
+                erasures.append(decode(receipt.receipt, Receipt).erasure)
+            except (msgspec.DecodeError, BadSignatureError, ValueError) as error:
+                log.warning("a receipt is not ours", path=str(path), reason=str(error))
+        return erasures
+
+    def _key(self) -> SigningKey:
+        path = self.folder / KEY
+        if not path.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_whole(path, bytes(SigningKey.generate()), mode=PRIVATE)
+        return SigningKey(path.read_bytes())

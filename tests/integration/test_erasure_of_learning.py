@@ -1,0 +1,103 @@
+"""An erasure goes on to what learns: rows of snapshots, jobs that run, policies that were trained on them."""
+
+from __future__ import annotations
+
+import base64
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from nacl.signing import VerifyKey
+
+from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
+from ratchet.bus.testing import eventually
+from ratchet.core.contract import named_id
+from ratchet.core.contract.erasure import DONE, ERASURES, REMOVED, TRAJECTORY, Erasure
+from ratchet.core.contract.policy_manifest import PolicyManifest
+from ratchet.core.errors import NotFound
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.erased import Erased
+from ratchet.core.stores.objects import Objects
+from ratchet.core.stores.policies import Policy, publish_policy
+from ratchet.core.stores.warehouse import Warehouse
+from ratchet.rl_coordinator.settings import Timing
+from tests.support.coordinator import ROLE, Workshop, coordinating, played, stored, tid
+from tests.support.running import connected, prepared_objects, prepared_warehouse
+
+QUICK = Timing(tick_s=0.05, trigger_tick_s=0.05, erasure_tick_s=0.1)
+
+
+def trained(objects: Objects, **changes: Any) -> Policy:
+    values: dict[str, Any] = {
+        "kind": "adapter",
+        "base_model": "org/model",
+        "files": [],
+        "role": ROLE,
+        "created_at": datetime.now(UTC),
+    }
+    return publish_policy(objects, PolicyManifest(**{**values, **changes}))
+
+
+async def removed(bus: Bus, warehouse: Warehouse, trajectory_id: str) -> Erasure:
+    """An erasure of a trajectory as the collector leaves it."""
+    erasure = Erasure(
+        erasure_id=named_id("erasure", trajectory_id),
+        kind=TRAJECTORY,
+        ref=trajectory_id,
+        asked_by="test",
+        asked_at=datetime.now(UTC),
+        phase=REMOVED,
+    )
+    erased = Erased(warehouse)
+    await erased.list_ids(erasure)
+    await erased.remove_rows(erasure)
+    await Bucket(bus, ERASURES, Erasure).create(erasure.erasure_id, erasure)
+    return erasure
+
+
+async def done(shop: Workshop, erasure: Erasure) -> dict[str, Any]:
+    async def over() -> dict[str, Any] | None:
+        answer = (await shop.api.get(f"/v1/erasures/{erasure.erasure_id}")).json()
+        return answer if answer["phase"] == DONE else None
+
+    return await eventually(over, 30)
+
+
+async def test_job_that_runs_begins_anew_without_what_was_erased(shared_settings: SharedSettings) -> None:
+    objects = prepared_objects(shared_settings)
+    facts = [*played("a", 1.0), *played("b", 0.0), *played("c", 0.5)]
+    async with (
+        connected(shared_settings) as bus,
+        prepared_warehouse(shared_settings) as warehouse,
+        stored(shared_settings, bus, facts),
+        coordinating(shared_settings, bus, QUICK) as shop,
+    ):
+        job = await shop.ask()
+        first = (await shop.dispatched(job["training_job_id"])).request.training_config.dataset.snapshot
+        assert first is not None
+        manifest, rows = shop.rows(first.uri, first.digest)
+        assert {row["trajectory_id"] for row in rows} == {tid("a"), tid("b"), tid("c")}
+        direct = trained(objects, dataset_digest=first.digest)
+        child = trained(objects, parent=direct.uri)
+        other = trained(objects, dataset_digest="0" * 64)
+
+        erasure = await removed(bus, warehouse, tid("a"))
+        again = (await shop.dispatched(job["training_job_id"], 2)).request.training_config.dataset.snapshot
+        assert again is not None
+        assert {row["trajectory_id"] for row in shop.rows(again.uri, again.digest)[1]} == {tid("b"), tid("c")}
+        with pytest.raises(NotFound):
+            objects.get(manifest["parquet"]["uri"])
+        shown = await done(shop, erasure)
+        (rewritten,) = shown["snapshots"]
+        assert (rewritten["before"], rewritten["trajectories"], rewritten["erased"]) == (first.digest, 3, 1)
+        others = shop.rows(f"s3://{shared_settings.s3_bucket}/snapshots/{rewritten['after']}.json", rewritten["after"])
+        assert {row["trajectory_id"] for row in others[1]} == {tid("b"), tid("c")}
+        shares = {one["digest"]: one["share"] for one in shown["tainted"]}
+        assert shares == {direct.digest: pytest.approx(1 / 3), child.digest: 0}
+        assert other.digest not in shares
+
+        receipt = (await shop.api.get(f"/v1/erasures/{erasure.erasure_id}/receipt")).json()
+        key = VerifyKey(base64.b64decode(receipt["public_key"]))
+        key.verify(receipt["receipt"].encode(), base64.b64decode(receipt["signature"]))
+        assert direct.digest in receipt["receipt"]
