@@ -36,6 +36,9 @@ COMMANDS: Mapping[str, Entry] = {
     ),
     "backup": Entry("backups", "Copy the state of a stack, running or not, into a new folder, secrets included."),
     "restore": Entry("backups", "Put a backup back as the state of a stopped stack, once every file of it is checked."),
+    "erase": Entry(
+        "erase", "Erase all data of a user, session, agent or trajectory from every store, by ids and never by text."
+    ),
     "url": Entry("url", "Print the gateway's base URL for agents, or the address of any part of the running system."),
     "open": Entry("url", "Open the console in the browser, and print its address. Exit code 4: no stack runs."),
     "status": Entry("status", "Show the state of the system. Exit code 3: something is not ready; 4: no stack runs."),
@@ -137,6 +140,7 @@ HEADINGS: Mapping[str, tuple[str, ...]] = {
         "storage",
         "backup",
         "restore",
+        "erase",
         "contract",
         "completion",
     ),

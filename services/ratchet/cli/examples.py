@@ -10,6 +10,10 @@ _WORDS: Mapping[str, tuple[str, str]] = {
     "env": ('eval "$(ratchet env)"', "--json"),
     "backup": ("/mnt/backup/monday", "/mnt/backup/monday --dry-run"),
     "restore": ("/mnt/backup/monday --dir ~/restored", "/mnt/backup/monday --replace"),
+    "erase": (
+        "--user 5d41402abc4b2a76b9719d911017c592 --dry-run",
+        "--user 5d41402abc4b2a76b9719d911017c592 --retrain --wait",
+    ),
     "url": ("", "coordinator"),
     "open": ("", "--no-browser"),
     "status": ("", "dpo --role support"),

@@ -15,7 +15,7 @@ import asyncio
 import base64
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import groupby
@@ -42,7 +42,7 @@ from ratchet.core.contract.erasure import (
     Erasure,
 )
 from ratchet.core.datasets.archives import Archives, Person
-from ratchet.core.errors import InvalidMessage
+from ratchet.core.errors import InvalidMessage, NotFound
 from ratchet.core.rules.erasing import Names, names_in, which
 from ratchet.core.stores.erased import KEYS, Erased
 from ratchet.trajectory_collector import metrics
@@ -130,20 +130,28 @@ class Eraser:
             await self._settle_rows(erasure)
             ids = await self.erased.ids(erasure.erasure_id)
             removed[erasure.erasure_id].update(await self.erased.remove_rows(erasure))
-            removed[erasure.erasure_id] += Counter(archive=await asyncio.to_thread(self.archives.erase, ids))
+            removed[erasure.erasure_id] += Counter(archive=await asyncio.to_thread(self._erase_archived, ids))
         await self.streams.purge(JUDGES_ANSWERS)
         for erasure in erasures:
             await self._note(erasure, listed[erasure.erasure_id], removed[erasure.erasure_id])
 
     async def _list_archived(self, erasure: Erasure) -> None:
         """List the ids of what has left the tables."""
-        if erasure.kind == TRAJECTORY:
-            files = await asyncio.to_thread(self.archives.files)
-            pairs = {(file.folder.role, erasure.ref) for file in files}
-        else:
-            pairs = await asyncio.to_thread(self.archives.ids_of, MEMBERS[erasure.kind], erasure.ref)
+        pairs = await asyncio.to_thread(self._archived, erasure)
         own = {pair for pair in pairs if erasure.role in (None, pair[0])}
         await self.erased.add(erasure.erasure_id, own, self.now())
+
+    def _archived(self, erasure: Erasure) -> set[tuple[str, str]]:
+        with suppress(NotFound):  # there is no bucket before the first object
+            if erasure.kind == TRAJECTORY:
+                return {(file.folder.role, erasure.ref) for file in self.archives.files()}
+            return self.archives.ids_of(MEMBERS[erasure.kind], erasure.ref)
+        return set()
+
+    def _erase_archived(self, ids: set[tuple[str, str]]) -> int:
+        with suppress(NotFound):
+            return self.archives.erase(ids)
+        return 0
 
     async def _remove_messages(
         self,

@@ -1,0 +1,129 @@
+"""`ratchet erase`: a person's data leaves every store, and what has learned from it is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ratchet.bus.message import decode
+from ratchet.cli.api import get, post
+from ratchet.cli.completion import complete_role
+from ratchet.cli.endpoints import Endpoints, locate
+from ratchet.cli.exit_codes import ExitCode
+from ratchet.cli.options import HERE, AsJson, Directory, checked_role, json_file
+from ratchet.cli.output import console, errors, print_answer, print_facts, print_table
+from ratchet.cli.waiting import Timeout, Waiting, goes_on, require_wait, until
+from ratchet.core.contract.erasure import AGENT, DONE, SESSION, TRAJECTORY, USER
+from ratchet.core.contract.http.erasures import ErasureOut, ReceiptOut
+from ratchet.core.errors import Rejected
+
+app = typer.Typer()
+
+
+@app.command()
+def erase(
+    user: Annotated[str | None, typer.Option(metavar="REF", help="A user: the keyed hash `user_ref`.")] = None,
+    session: Annotated[str | None, typer.Option(metavar="ID", help="A session.")] = None,
+    agent: Annotated[str | None, typer.Option(metavar="ID", help="An agent.")] = None,
+    trajectory: Annotated[str | None, typer.Option(metavar="ID", help="A trajectory, by its whole id.")] = None,
+    receipt: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Carry the erasure of a receipt out again: after a restore.")
+    ] = None,
+    role: Annotated[
+        str | None, typer.Option(help="Only of this role.", callback=checked_role, autocompletion=complete_role)
+    ] = None,
+    retrain: Annotated[
+        bool, typer.Option("--retrain", help="Train stable policies anew that learned from it, then remove the old.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say how much would be erased, and erase nothing.")
+    ] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is done, and print the receipt.")] = False,
+    timeout: Timeout = None,
+    as_json: AsJson = False,
+    directory: Directory = HERE,
+) -> None:
+    """Erase all data of a user, session, agent or trajectory from every store, by ids and never by text.
+
+    Messages and rows go within a minute, the last files of ClickHouse within ten. Then rows of snapshots are written
+    anew without them, and policies that learned from them are named with how much of their data it was.
+    """
+    require_wait(timeout, wait=wait)
+    named = {USER: user, SESSION: session, AGENT: agent, TRAJECTORY: trajectory}
+    body = asked_for(named, receipt, role, retrain=retrain)
+    endpoints = locate(directory)
+    path = f"/v1/erasures?dry_run={str(dry_run).lower()}"
+    erasure = post(endpoints, "coordinator", path, ErasureOut, body)
+    if dry_run:
+        print_answer(erasure, as_json, f"{erasure.ids} runs or opinions would be erased, and what belongs to them")
+        return
+    if wait:
+        erasure = waited(endpoints, erasure, timeout, as_json=as_json)
+    signed = get(endpoints, "coordinator", f"/v1/erasures/{erasure.erasure_id}/receipt", ReceiptOut)
+    document = {"erasure": erasure, "receipt": signed}
+    print_answer(document, as_json, lambda: show(erasure))
+    if wait and erasure.phase != DONE:
+        raise typer.Exit(ExitCode.PARTLY)
+
+
+def asked_for(named: dict[str, str | None], receipt: Path | None, role: str | None, *, retrain: bool) -> dict[str, Any]:
+    """The body of the request: `Any`, JSON. Raises `typer.BadParameter` unless exactly one thing is named."""
+    given = [(kind, ref) for kind, ref in named.items() if ref is not None]
+    if len(given) + (receipt is not None) != 1:
+        raise typer.BadParameter("name one of --user, --session, --agent, --trajectory and --receipt")
+    if receipt is not None:
+        return {**of_receipt(receipt), "retrain": retrain}
+    kind, ref = given[0]
+    return {"kind": kind, "ref": ref, "role": role, "retrain": retrain}
+
+
+def of_receipt(path: Path) -> dict[str, Any]:
+    """The erasure that a receipt is about. Raises `Rejected` for another file."""
+    document: Any = json_file(path)
+    try:
+        signed = document.get("receipt", document)
+        text = signed["receipt"] if isinstance(signed, dict) else signed
+        erasure = decode(text)["erasure"]
+        members = ("kind", "ref", "erasure_id", "asked_at")
+        return {**{member: erasure[member] for member in members}, "role": erasure.get("role")}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise Rejected(f"{path} is no receipt of an erasure: {error}") from error
+
+
+def waited(endpoints: Endpoints, erasure: ErasureOut, timeout_s: float | None, *, as_json: bool) -> ErasureOut:
+    """The erasure when it is done, or when the time is up."""
+    path = f"/v1/erasures/{erasure.erasure_id}"
+
+    def ask(answer_s: float) -> ErasureOut:
+        return get(endpoints, "coordinator", path, ErasureOut, timeout_s=answer_s)
+
+    shown: list[str] = []
+
+    def show_phase(seen: ErasureOut) -> None:
+        if not as_json and shown[-1:] != [seen.phase]:
+            shown.append(seen.phase)
+            errors.print(f"{seen.phase}: waiting for what comes next", markup=False)
+
+    with goes_on("the erasure", f"GET {path} of the coordinator"):
+        return until(lambda seen: seen.phase == DONE, erasure, ask, show_phase, Waiting(timeout_s))
+
+
+def show(erasure: ErasureOut) -> None:
+    """What was removed so far, and what had learned from it."""
+    print_facts(
+        {
+            "erasure": erasure.erasure_id,
+            "of": f"{erasure.kind} {erasure.ref}",
+            "phase": erasure.phase,
+            "ids": erasure.ids,
+            "removed": ", ".join(f"{number} {place}" for place, number in sorted(erasure.removed.items())) or "nothing",
+        }
+    )
+    rows = [
+        (one.name or one.digest[:12], one.kind, one.role, f"{one.share:.2%}", one.removed) for one in erasure.tainted
+    ]
+    print_table(("learned from it", "kind", "role", "share of its data", "removed"), rows, "no policy learned from it")
+    for role, job in erasure.trainings.items():
+        console.print(f"{role} is trained anew by job {job}", markup=False)
