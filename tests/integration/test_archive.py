@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from ratchet.extras.exporters.archived import ArchivedRows
 from ratchet.extras.exporters.base import Selection
 from ratchet.extras.exporters.clickhouse_stored import Stored
 from ratchet.extras.exporters.exporting import export
+from ratchet.trajectory_collector import archiving
 from ratchet.trajectory_collector.archiving import DAYS_PER_PASS, Archiver
 from ratchet.trajectory_collector.clickhouse_retention import Retention
 from ratchet.trajectory_collector.settings import DaysKept, Settings
@@ -119,6 +121,10 @@ async def world(shared_settings: SharedSettings) -> AsyncIterator[World]:
         yield World(warehouse, prepared_objects(shared_settings))
 
 
+def put(world: World, key: str, body: bytes) -> None:
+    world.objects._client.put_object(Bucket=world.objects._bucket, Key=key, Body=body)  # pyright: ignore[reportPrivateUsage]
+
+
 def ids(*names: str) -> list[str]:
     return sorted(trajectory(name).trajectory_id for name in names)
 
@@ -198,21 +204,92 @@ async def test_rows_stay_while_the_store_is_away_and_an_alert_is_raised(world: W
     assert [alert.cleared for alert in world.raised] == [False, True]
 
 
-async def test_a_file_that_is_not_what_was_sent_keeps_its_rows(world: World) -> None:
+@pytest.mark.parametrize("damaged", [slice(None), slice(1500, 1600)], ids=["whole", "in a body"])
+async def test_a_file_that_is_not_what_was_sent_keeps_its_rows(world: World, damaged: slice) -> None:
     class Damaging:
         def __getattr__(self, name: str) -> Any:
             return getattr(world.objects, name)
 
         def put_file(self, path: Path, prefix: str, suffix: str = "") -> Any:
             ref = world.objects.put_file(path, prefix, suffix)
-            bucket, _, key = ref.uri.removeprefix("s3://").partition("/")
-            world.objects._client.put_object(Bucket=bucket, Key=key, Body=b"0" * ref.size)  # pyright: ignore[reportPrivateUsage]
+            blob = bytearray(world.objects.get(ref.uri))
+            blob[damaged] = bytes(len(blob[damaged]))
+            put(world, ref.uri.removeprefix("s3://").partition("/")[2], bytes(blob))
             return ref
 
-    await world.add(trajectory("old"), age=OLD)
-    await world.archiver(objects=Damaging()).tick()
-    assert await world.hot() == ids("old")
+    names = [str(number) for number in range(5)]
+    await world.add(*(trajectory(name) for name in names), age=OLD)
+    for stands_before in (Damaging(), world.objects):  # the next pass comes upon the file
+        await world.archiver(objects=stands_before).tick()
+        await world.until_deleted()
+        assert await world.hot() == ids(*names)
     assert "does not have sha256" in world.raised[0].summary
+
+
+async def test_a_version_that_was_replaced_does_not_come_back(world: World) -> None:
+    await world.warehouse.command("SYSTEM STOP MERGES trajectories")
+    for days in (45, 40):
+        await store(world.warehouse, trajectory("a"), at=utc_now() - timedelta(days=days))
+    await world.warehouse.command("SYSTEM START MERGES trajectories")
+    await world.archiver().tick()
+    await world.until_deleted()
+    assert await world.hot() == []
+
+
+async def test_files_of_others_and_damaged_ones_hold_up_nothing(world: World) -> None:
+    await world.add(trajectory("due"), age=OLD)
+    await world.add(trajectory("gone"), age=timedelta(days=200))
+    folder = "archive/trajectories/role=support"
+    foreign = [f"{folder}/day=2025-13-41/{'0' * 64}.parquet", f"archive/other/role=a/day=2025-01-01/{'0' * 64}.parquet"]
+    for key in (*foreign, f"{folder}/day=2025-01-01/{'0' * 64}.parquet", f"{folder}/notes.txt"):
+        put(world, key, b"of others")
+    await world.archiver().tick()
+    await world.until_deleted()
+    assert (await world.hot(), world.archived(), world.raised) == ([], ids("due"), [])
+    assert all(world.objects.exists(f"s3://{world.objects._bucket}/{key}") for key in foreign)  # pyright: ignore[reportPrivateUsage]
+
+
+async def test_a_large_trajectory_is_archived_in_parts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archiving, "PART_ROWS", 4)
+    monkeypatch.setattr(archiving, "FILE_BYTES", 1)
+    await world.add(*(turn("long", number) for number in range(10)), *(turn(name) for name in "abc"), age=OLD)
+    read = Counter[int]()
+    rows = world.warehouse.rows
+
+    async def counted(sql: str, *parameters: Any) -> Any:
+        answer = await rows(sql, *parameters)
+        if "LIMIT 1 BY" in sql:
+            read[len(answer)] += 1
+        return answer
+
+    world.warehouse.rows = counted  # type: ignore[method-assign]
+    await asyncio.gather(world.archiver().tick(), world.archiver().tick())
+    await world.until_deleted()
+    assert max(read) == 4
+    assert len(Archives(world.objects).files()) == 4
+    assert (await world.hot("turns"), world.archived("turns")) == ([], ids(*["long"] * 10, *"abc"))
+
+
+async def test_rows_that_clickhouse_does_not_delete_raise_an_alert(world: World) -> None:
+    class Hanging:
+        pending_s = 60
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(world.warehouse, name)
+
+        async def rows(self, sql: str, *parameters: Any) -> Any:
+            if "system.mutations" in sql:
+                assert [*(await world.warehouse.rows(sql, *parameters))] == []
+                return [{"reason": "", "pending_s": self.pending_s}]
+            return await world.warehouse.rows(sql, *parameters)
+
+    await world.add(trajectory("old"), age=OLD)
+    hanging = Hanging()
+    await world.archiver(warehouse=hanging).tick()
+    assert (world.raised, world.archived()) == ([], [])
+    hanging.pending_s = 2 * 86_400
+    await world.archiver(warehouse=hanging).tick()
+    assert "does not get on with it" in world.raised[0].summary
 
 
 async def test_clocks_that_differ_archive_and_remove_nothing(world: World) -> None:
@@ -220,6 +297,8 @@ async def test_clocks_that_differ_archive_and_remove_nothing(world: World) -> No
     await world.archiver(now=lambda: utc_now() + timedelta(days=4000)).tick()
     assert await world.hot() == ids("young")
     assert "the clocks differ" in world.raised[0].summary
+    long_ago = datetime(1970, 1, 5, tzinfo=UTC)
+    assert await world.archiver()._due("trajectories", long_ago) == []  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_what_expires_goes_a_few_days_at_a_time(world: World) -> None:

@@ -3,28 +3,31 @@
 A row leaves ClickHouse only after its file was read back from the store. Nothing of a pass is kept anywhere else, so
 one that was killed is simply made again, and two collectors may work at once:
 
-1. The due rows of a table, a role and a day are written to a local file, but for those that files of that day hold.
-2. If the day has no other files than before, that file is stored under its digest and verified. Who read the same rows
+1. The due rows of a table, a role and a day are written to local files, but for those that files of that day hold,
+   which are verified once more: who stored one may have been killed before it looked.
+2. If the day has no other files than before, each is stored under its digest and verified. Who read the same rows
    stores the same file; who came later sees the file before the first of its rows is gone.
 3. The rows are deleted, by one mutation for each table.
 
-What came in out of order stays: a deletion names the day and the highest sequence that the files hold.
+Every row goes by itself, also one that a newer version of its event replaced on a later day: ClickHouse may not have
+merged them. What came in out of order stays: a deletion names the day and the highest sequence that the files hold.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
 
 from ratchet.bus.message import decode
-from ratchet.core.datasets.archives import ARCHIVED, ArchivedRow, ArchiveFile, Archives, Folder
-from ratchet.core.errors import Conflict, RatchetError
+from ratchet.core.datasets.archives import ARCHIVED, ArchivedRow, ArchiveFile, Archives, EventKey, Folder
+from ratchet.core.errors import Conflict, DigestMismatch, NotFound, RatchetError, Rejected, Unavailable
 from ratchet.core.service.alerts import Alerts
 from ratchet.core.stores.warehouse import Texts, one_of
 from ratchet.trajectory_collector import metrics
@@ -40,7 +43,11 @@ log = structlog.get_logger()
 FOLDERS_PER_PASS = 50
 """Most folders of a table that one pass fills."""
 PART_ROWS, PART_BYTES = 500, 16 << 20
-"""Rows that are read and written together, and their bodies' bytes; one trajectory's are never parted."""
+"""Rows that are read and written together, and their bodies' bytes, but for a row that is larger."""
+FILE_BYTES = 16 << 20
+"""A file that has bodies of so many bytes is stored: it has to fit into a container's `/tmp`."""
+STUCK_S = 86_400
+"""ClickHouse that has not deleted rows after so long does not get on with it."""
 CLOCKS_APART = timedelta(hours=1)
 """Where two clocks differ by more, no one knows what is old."""
 DAYS_PER_PASS = 2
@@ -50,27 +57,32 @@ AT = {"trajectories": "ended_at", "turns": "at"}
 
 _DUE = """
 SELECT role, toDate(ingested_at) AS day
-FROM {table} FINAL
-WHERE ingested_at < toStartOfDay({{now:DateTime64(3, 'UTC')}}) - toIntervalDay({days})
+FROM {table}
+WHERE ingested_at < {{today:DateTime64(3, 'UTC')}} - toIntervalDay({days})
 GROUP BY role, day ORDER BY day, role LIMIT {{limit:UInt32}}
 """
 _OF_FOLDER = (
     "role = {role:String} AND ingested_at >= {begin:DateTime64(3, 'UTC')} AND ingested_at < {end:DateTime64(3, 'UTC')}"
 )
-_SIZES = (
-    "SELECT trajectory_id, count() AS rows, sum(length(body)) AS bytes FROM <table> FINAL"  # noqa: S608 - our own names
-    f" WHERE {_OF_FOLDER} GROUP BY trajectory_id ORDER BY trajectory_id"
-)
+_SIZES = f"""
+SELECT <key> AS key, count() AS rows, sum(length(body)) AS bytes
+FROM <table> WHERE {_OF_FOLDER} AND ({{all:Bool}} OR {one_of("trajectory_id", "ids")})
+GROUP BY key ORDER BY key
+"""  # noqa: S608 - our own names
 _ROWS = f"""
 SELECT trajectory_id, event_id, toString(generation) AS generation, sequence, correlation_id, causation_id,
     <at> AS at, ingested_at AS stored_at, body
-FROM <table> FINAL WHERE {_OF_FOLDER} AND {one_of("trajectory_id", "ids")}
-ORDER BY trajectory_id, event_id
+FROM <table>
+WHERE {_OF_FOLDER} AND {one_of("trajectory_id", "ids")} AND ({{all:Bool}} OR {one_of("event_id", "events")})
+ORDER BY trajectory_id, event_id, ingested_at DESC LIMIT 1 BY trajectory_id, event_id
 """  # noqa: S608 - our own names
 _PENDING = """
-SELECT latest_fail_reason AS reason FROM system.mutations
+SELECT latest_fail_reason AS reason, dateDiff('second', create_time, now()) AS pending_s FROM system.mutations
 WHERE database = currentDatabase() AND table = {table:String} AND NOT is_done
 """
+
+Part = tuple[Sequence[str], Sequence[str]]
+"""Trajectories, and events of a single one; none: all events."""
 
 
 class _Who(msgspec.Struct):
@@ -129,81 +141,108 @@ class Archiver:
     async def _due(self, table: str, now: datetime) -> list[Folder]:
         """The folders that go to the archive, the oldest first."""
         sql = _DUE.format(table=table, days=days_expression(self.hot))
-        rows = await self.warehouse.rows(sql, {"now": now, "limit": FOLDERS_PER_PASS})
+        today = datetime.combine(now.astimezone(UTC).date(), time(), UTC)
+        rows = await self.warehouse.rows(sql, {"today": today, "limit": FOLDERS_PER_PASS})
         return [Folder(table, row["role"], row["day"]) for row in rows]
 
     async def _archive_table(self, table: str, now: datetime) -> None:
         """Archive the folders that are due, and delete their rows; not while rows of the table are being deleted."""
         if pending := await self.warehouse.rows(_PENDING, {"table": table}):
-            if reason := next((row["reason"] for row in pending if row["reason"]), None):
-                raise Conflict(f"ClickHouse cannot delete rows of {table}: {reason}")
+            reason = next((row["reason"] for row in pending if row["reason"]), None)
+            if reason or max(row["pending_s"] for row in pending) > STUCK_S:
+                raise Conflict(f"ClickHouse cannot delete rows of {table}: {reason or 'it does not get on with it'}")
             return
-        conditions: list[str] = []
+        conditions, problems = list[str](), list[RatchetError | OSError]()
         try:
             for folder in await self._due(table, now):
-                conditions += await self._archive_folder(folder)
+                try:
+                    conditions += await self._archive_folder(folder)
+                except (DigestMismatch, NotFound, Rejected, OSError) as error:  # of this folder alone
+                    problems.append(error)
         finally:
             if conditions:
                 await self.warehouse.command(f"ALTER TABLE {table} DELETE WHERE {' OR '.join(conditions)}")
+        if problems:
+            raise problems[0]
 
     async def _archive_folder(self, folder: Folder) -> list[str]:
         """Store what is not stored yet. The condition on the rows that files hold; none where another pass is at it."""
-        before = await asyncio.to_thread(self._held, folder)
-        held = {key for file in before.values() for key, _, _ in file}
-        places = [(generation, sequence) for file in before.values() for _, generation, sequence in file]
-        with self.archives.writer(folder) as writer:
-            for ids in await self._parts(folder):
-                rows = [row for row in await self._rows(folder, ids) if row.key not in held]
-                places += [(row.generation, row.sequence) for row in rows]
-                await asyncio.to_thread(writer.add, rows)
-            if writer.rows:
-                if {file.uri for file in await asyncio.to_thread(self._files, folder)} != before.keys():
-                    return []
-                stored = await asyncio.to_thread(writer.store)
-                metrics.ARCHIVED.labels(folder.table, "archived").inc(writer.rows)
-                log.info("rows archived", uri=stored.uri, rows=writer.rows, bytes=stored.size)
+        files = await asyncio.to_thread(self._held, folder)
+        held = {key for file in files.values() for key, _, _ in file}
+        places = [(generation, sequence) for file in files.values() for _, generation, sequence in file]
+        known, parts = {*files}, deque(await self._parts(folder))
+        while parts:
+            with self.archives.writer(folder) as writer:
+                while parts and writer.size < FILE_BYTES:
+                    rows = [row for row in await self._rows(folder, parts.popleft()) if row.key not in held]
+                    places += [(row.generation, row.sequence) for row in rows]
+                    await asyncio.to_thread(writer.add, rows)
+                if writer.rows:
+                    if {file.uri for file in await asyncio.to_thread(self._files, folder)} != known:
+                        return []
+                    stored = await asyncio.to_thread(writer.store)
+                    known.add(stored.uri)
+                    metrics.ARCHIVED.labels(folder.table, "archived").inc(writer.rows)
+                    log.info("rows archived", uri=stored.uri, rows=writer.rows, bytes=stored.size)
         return [condition(folder, places)] if places else []
 
-    def _held(self, folder: Folder) -> dict[str, list[tuple[Any, str, int]]]:
-        return {file.uri: self.archives.keys(file) for file in self._files(folder)}
+    def _held(self, folder: Folder) -> dict[str, list[tuple[EventKey, str, int]]]:
+        """What each file holds; nothing where it is not what its name says: its rows are stored again."""
+        held: dict[str, list[tuple[EventKey, str, int]]] = {}
+        for file in self._files(folder):
+            try:
+                held[file.uri] = self.archives.keys(file)
+            except (DigestMismatch, Rejected) as error:
+                log.warning("a file of the archive is damaged", uri=file.uri, reason=str(error))
+                held[file.uri] = []
+        return held
 
     def _files(self, folder: Folder) -> list[ArchiveFile]:
         return self.archives.files(folder=folder)
 
-    async def _parts(self, folder: Folder) -> list[list[str]]:
-        """The ids of the folder's trajectories in parts that are read together."""
-        sizes = await self.warehouse.rows(_SIZES.replace("<table>", folder.table), _bounds(folder))
-        parts: list[list[str]] = []
-        rows = size = 0
-        for row in sizes:
-            rows, size = rows + row["rows"], size + row["bytes"]
-            if not parts or rows > PART_ROWS or size > PART_BYTES:
-                parts.append([])
-                rows, size = row["rows"], row["bytes"]
-            parts[-1].append(row["trajectory_id"])
+    async def _parts(self, folder: Folder) -> list[Part]:
+        """The folder's rows in parts that are read together."""
+        parts: list[Part] = []
+        for ids in in_parts(await self._sizes(folder, "trajectory_id")):
+            if len(ids) > 1:
+                parts.append((ids, ()))
+            else:
+                parts += [(ids, events) for events in in_parts(await self._sizes(folder, "event_id", ids))]
         return parts
 
-    async def _rows(self, folder: Folder, ids: Sequence[str]) -> list[ArchivedRow]:
+    async def _sizes(self, folder: Folder, key: str, ids: Sequence[str] = ()) -> list[Row]:
+        sql = _SIZES.replace("<table>", folder.table).replace("<key>", key)
+        return await self.warehouse.rows(sql, {**_bounds(folder), "all": not ids, "ids": Texts(ids)})
+
+    async def _rows(self, folder: Folder, part: Part) -> list[ArchivedRow]:
+        ids, events = part
         sql = _ROWS.replace("<table>", folder.table).replace("<at>", AT[folder.table])
-        rows = await self.warehouse.rows(sql, {**_bounds(folder), "ids": Texts(ids)})
+        chosen = {"ids": Texts(ids), "all": not events, "events": Texts(events)}
+        rows = await self.warehouse.rows(sql, {**_bounds(folder), **chosen})
         return [archived_row(row) for row in rows]
 
     async def _expire(self) -> str | None:
-        """Remove the oldest archives. The problem where more is due than one pass removes."""
+        """Remove the oldest archives. The problem where one cannot be, or where more is due than one pass removes."""
+        problems: list[str] = []
         try:
             await asyncio.to_thread(self.objects.ping)
             due = await asyncio.to_thread(self._expired, await self._agreed_now())
             for file in (file for day in sorted(due)[:DAYS_PER_PASS] for file in due[day]):
-                await asyncio.to_thread(self._remove, file)
-        except (RatchetError, OSError) as error:
+                try:
+                    await asyncio.to_thread(self._remove, file)
+                except Rejected as error:
+                    problems.append(f"Files of the archive that are too old cannot be removed: {error}")
+        except Unavailable as error:  # others say so
             log.warning("no archive was removed", reason=str(error))
             return None
-        if len(due) <= DAYS_PER_PASS:
-            return None
-        return (
-            f"{len(due)} days of the archive are too old at once; {DAYS_PER_PASS} of them go in an hour. If that is a"
-            " surprise, stop the collector and look at the clocks."
-        )
+        except (RatchetError, OSError) as error:
+            return f"Files of the archive that are too old are not removed: {error}"
+        if len(due) > DAYS_PER_PASS:
+            problems.append(
+                f"{len(due)} days of the archive are too old at once; {DAYS_PER_PASS} of them go in an hour. If that is"
+                " a surprise, stop the collector and look at the clocks."
+            )
+        return problems[0] if problems else None
 
     def _expired(self, now: datetime) -> dict[date, list[ArchiveFile]]:
         """By day, the files that are too old."""
@@ -215,7 +254,7 @@ class Archiver:
         return due
 
     def _remove(self, file: ArchiveFile) -> None:
-        rows = len(self.archives.keys(file))
+        rows = self.archives.count(file)
         self.archives.remove(file)
         metrics.ARCHIVED.labels(file.folder.table, "expired").inc(rows)
         log.info("archive expired", uri=file.uri, rows=rows)
@@ -225,6 +264,19 @@ def archived_row(row: Row) -> ArchivedRow:
     """A row of ClickHouse as the archive keeps it."""
     who = decode(row["body"], _Who)
     return ArchivedRow(**row, user_ref=who.user_ref, session_id=who.session_id, agent_id=who.agent_id)
+
+
+def in_parts(sizes: Iterable[Row]) -> list[list[str]]:
+    """Keys in parts of at most `PART_ROWS` and `PART_BYTES`; a larger one stands alone."""
+    parts: list[list[str]] = []
+    rows = size = 0
+    for row in sizes:
+        rows, size = rows + row["rows"], size + row["bytes"]
+        if not parts or rows > PART_ROWS or size > PART_BYTES:
+            parts.append([])
+            rows, size = row["rows"], row["bytes"]
+        parts[-1].append(row["key"])
+    return parts
 
 
 def condition(folder: Folder, places: Iterable[tuple[str, int]]) -> str:

@@ -13,6 +13,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime
 from itertools import islice
@@ -23,9 +24,10 @@ from ratchet.bus.message import Value
 from ratchet.core.contract.snapshot import ParquetFile
 from ratchet.core.datasets.parquet import RowWriter, count_rows, read_page, read_rows
 from ratchet.core.datasets.s3_snapshots import RemoteRows
-from ratchet.core.errors import DigestMismatch
+from ratchet.core.errors import DigestMismatch, Rejected
 
 if TYPE_CHECKING:
+    from ratchet.core.stores.listing import StoredObject
     from ratchet.core.stores.objects import Objects
 
 PREFIX = "archive"
@@ -34,7 +36,7 @@ ARCHIVED = ("turns", "trajectories")
 ROWS_AT_ONCE = 500
 """Of a file that is written anew, in one row group."""
 _KEY = re.compile(
-    rf"s3://[^/]+/({PREFIX}/([a-z_]+)/role=([a-z0-9_-]+)/day=(\d{{4}}-\d\d-\d\d))/([0-9a-f]{{64}})\.parquet"
+    rf"s3://[^/]+/{PREFIX}/({'|'.join(ARCHIVED)})/role=([a-z0-9_-]+)/day=([0-9-]{{10}})/([0-9a-f]{{64}})\.parquet"
 )
 
 Person = Literal["user_ref", "session_id", "agent_id"]
@@ -103,25 +105,27 @@ class Archives:
     def files(self, *, table: str = "", folder: Folder | None = None) -> list[ArchiveFile]:
         """Those of a folder, a table, or all; the oldest day first."""
         prefix = f"{folder.prefix}/" if folder else f"{PREFIX}/{table}/" if table else f"{PREFIX}/"
-        files: list[ArchiveFile] = []
-        for stored in self._objects.objects(prefix):
-            if match := _KEY.fullmatch(stored.uri):
-                _, name, role, day, digest = match.groups()
-                files.append(ArchiveFile(Folder(name, role, date.fromisoformat(day)), stored.uri, digest, stored.size))
+        files = [file for stored in self._objects.objects(prefix) if (file := _file(stored))]
         return sorted(files, key=lambda file: (file.folder.day, file.uri))
 
     def rows(self, file: ArchiveFile) -> Iterator[ArchivedRow]:
         """The rows of a file, verified by its digest."""
-        with tempfile.TemporaryDirectory(prefix="ratchet-archive-") as directory:
-            path = Path(directory) / "rows.parquet"
-            self._objects.get_file(file.uri, path, file.sha256, file.size)
+        with self._verified(file) as path:
             yield from read_rows(path, ArchivedRow)
 
     def keys(self, file: ArchiveFile) -> list[tuple[EventKey, str, int]]:
-        """Each row's key, generation and sequence, without the rest of the file."""
+        """Each row's key, generation and sequence, of the whole file, verified by its digest."""
         columns = ("trajectory_id", "event_id", "stored_at", "generation", "sequence")
-        rows = (tuple(row.values()) for row in self._columns(file, columns))
+        with self._verified(file) as path, path.open("rb") as stored:
+            rows = [tuple(row.values()) for row in read_page(stored, columns, 0, sys.maxsize)]
         return [((trajectory, event, at), generation, sequence) for trajectory, event, at, generation, sequence in rows]
+
+    def count(self, file: ArchiveFile) -> int:
+        """The number of rows; 0 for a file that is damaged."""
+        try:
+            return len(self._columns(file, ("trajectory_id",)))
+        except Rejected:
+            return 0
 
     def ids_of(self, who: Person, ref: str) -> set[tuple[str, str]]:
         """Role and id of each archived trajectory, and of those of archived turns, of a person, session or agent."""
@@ -163,10 +167,29 @@ class Archives:
                 writer.add(part)
             writer.store()
 
+    @contextmanager
+    def _verified(self, file: ArchiveFile) -> Iterator[Path]:
+        with tempfile.TemporaryDirectory(prefix="ratchet-archive-") as directory:
+            path = Path(directory) / "rows.parquet"
+            self._objects.get_file(file.uri, path, file.sha256, file.size)
+            yield path
+
     def _columns(self, file: ArchiveFile, columns: Sequence[str]) -> list[dict[str, Any]]:
         """Some columns of all rows; of the file only what that takes is read. `Any`: each column has its own type."""
         stored = ParquetFile(uri=file.uri, sha256=file.sha256, size=file.size)
         return read_page(RemoteRows(self._objects, stored), columns, 0, sys.maxsize)
+
+
+def _file(stored: StoredObject) -> ArchiveFile | None:
+    """The file of the archive that an object is; None for an object of others."""
+    match = _KEY.fullmatch(stored.uri)
+    if match is None:
+        return None
+    table, role, day, digest = match.groups()
+    try:
+        return ArchiveFile(Folder(table, role, date.fromisoformat(day)), stored.uri, digest, stored.size)
+    except ValueError:  # of no day
+        return None
 
 
 class ArchiveWriter:
@@ -178,8 +201,8 @@ class ArchiveWriter:
         self._directory = tempfile.TemporaryDirectory(prefix="ratchet-archive-")
         self._path = Path(self._directory.name) / "rows.parquet"
         self._writer = RowWriter(self._path, ArchivedRow)
-        self.rows = 0
-        """Written so far."""
+        self.rows = self.size = 0
+        """Written so far, and the bytes of their bodies."""
 
     def __enter__(self) -> ArchiveWriter:
         return self
@@ -193,6 +216,7 @@ class ArchiveWriter:
         if rows:
             self._writer.add(rows)
             self.rows += len(rows)
+            self.size += sum(len(row.body) for row in rows)
 
     def store(self) -> ArchiveFile:
         """Store the file, read it back, and compare digest and number of rows. Equal rows make an equal file.
@@ -201,8 +225,8 @@ class ArchiveWriter:
         """
         self._writer.close()
         ref = self._objects.put_file(self._path, self._folder.prefix, ".parquet")
-        copy = self._path.with_suffix(".copy")
-        self._objects.get_file(ref.uri, copy, ref.sha256, ref.size)
-        if (stored := count_rows(copy)) != self.rows:
+        self._path.unlink()  # there may be no room for both
+        self._objects.get_file(ref.uri, self._path, ref.sha256, ref.size)
+        if (stored := count_rows(self._path)) != self.rows:
             raise DigestMismatch(f"{ref.uri} holds {stored} rows in the place of {self.rows}")
         return ArchiveFile(self._folder, ref.uri, ref.sha256, ref.size)
