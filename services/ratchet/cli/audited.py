@@ -4,12 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import getpass
-from collections.abc import Sequence
+import os
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+import msgspec
+
+from ratchet.bus.message import decode
 from ratchet.cli.connections import addresses_of, caller_at, connected, settings_of
-from ratchet.cli.endpoints import Endpoints
+from ratchet.cli.endpoints import Endpoints, locate
+from ratchet.cli.exit_codes import NoStack
 from ratchet.cli.output import errors
-from ratchet.core.errors import Unavailable
+from ratchet.core.errors import Rejected, Unavailable
+from ratchet.core.service.files import PRIVATE
+
+if TYPE_CHECKING:
+    from ratchet.core.service.audit import AuditLog
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    """An act that no broker has taken yet."""
+
+    act: str
+    actor: str
+    objects: list[str]
 
 
 def record_read(endpoints: Endpoints, act: str, role: str | None = None, objects: Sequence[str] = ()) -> None:
@@ -22,15 +43,52 @@ def record_read(endpoints: Endpoints, act: str, role: str | None = None, objects
         errors.print(f"not in the audit log: {error}", markup=False)
 
 
-async def recorded(endpoints: Endpoints, act: str, role: str | None = None, objects: Sequence[str] = ()) -> None:
-    """Write what this command does. Raises `Unavailable` where the log cannot be written."""
-    from ratchet.core.service.audit import Act, By, by_caller  # noqa: PLC0415 - the broker's library
-    from ratchet.core.stores.audit_store import audit_log_of  # noqa: PLC0415 - the object store's
+def record_change(directory: Path, act: str, objects: Sequence[str] = ()) -> None:
+    """Write what this command changes in the files of a stack. Where no broker takes it, it waits in a file there."""
+    endpoints, user = locate(directory), getpass.getuser()
+    try:
+        endpoints.require()
+        asyncio.run(recorded(endpoints, act, None, objects))
+    except (Unavailable, NoStack):
+        waiting = Waiting(act=act, actor=user, objects=[*objects, f"at {datetime.now(UTC).isoformat()}"])
+        path = _waiting_in(directory)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE), "ab") as file:
+            file.write(msgspec.json.encode(waiting) + b"\n")
 
-    settings, caller, user = addresses_of(endpoints), caller_at(endpoints), getpass.getuser()
-    own = settings.model_copy(update={"data_dir": endpoints.directory / "data" / "cli"})
+
+async def recorded(endpoints: Endpoints, act: str, role: str | None = None, objects: Sequence[str] = ()) -> None:
+    """Write what this command does, and what waits to be. Raises `Unavailable` where the log cannot be written."""
+    from ratchet.core.service.audit import Act, By  # noqa: PLC0415 - it needs the broker's library
+
+    user = getpass.getuser()
+    try:
+        caller = caller_at(endpoints)
+    except Rejected:  # what needs no key is recorded all the same
+        caller = None
+    by = By(caller.actor(user), caller.key_id) if caller is not None else By(user)
+    async with log_of(endpoints) as audit:
+        await audit.record(Act(act, by, role, objects))
+
+
+@asynccontextmanager
+async def log_of(endpoints: Endpoints) -> AsyncGenerator[AuditLog]:
+    """The audit log of commands, once it has what waited for a broker. Raises `Unavailable`."""
+    from ratchet.core.service.audit import Act, By  # noqa: PLC0415 - as above
+    from ratchet.core.stores.audit_store import audit_log_of  # noqa: PLC0415 - the object store's library
+
+    settings, path = addresses_of(endpoints), _waiting_in(endpoints.directory)
+    own = settings.model_copy(update={"data_dir": path.parent})
     async with connected(settings) as bus:
         audit = audit_log_of(own, bus, "cli")
-        by = by_caller(caller, user) if caller is not None else By(user)
-        await audit.record(Act(act, by, role, objects))
+        if path.exists():
+            for line in path.read_bytes().splitlines():
+                waiting = decode(line, Waiting)
+                await audit.record(Act(waiting.act, By(waiting.actor), None, waiting.objects))
+            path.unlink()
+        yield audit
         await audit.sign()
+
+
+def _waiting_in(directory: Path) -> Path:
+    return directory / "data" / "cli" / "audit.waiting"

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ratchet.cli.audited import record_change
 from ratchet.cli.options import HERE, AsJson, Directory
 from ratchet.cli.output import console, print_answer, print_dry_run, progress
 from ratchet.core.errors import ConfigError
@@ -34,6 +35,7 @@ def backup(
             files, size = planned_backup(directory, target)
             print_dry_run(f"copy {directory} to {target}", {"files": files, "bytes": size}, as_json)
             return
+        record_change(directory, "backup")
         with progress("copying", quiet=as_json) as bar:
             manifest = back_up(directory, target, bar)
     except OSError as error:
@@ -53,6 +55,7 @@ def restore(
     try:
         with progress("checking and copying", quiet=as_json) as bar:
             manifest, aside = put_back(source, directory, replace=replace, on_progress=bar)
+            record_change(directory, "restore", [f"state of {manifest.made_at.isoformat()}"])
     except OSError as error:
         raise ConfigError(f"the backup was not restored: {error}") from error
     document = {"directory": str(directory), "set_aside": aside and str(aside), **_facts(manifest)}

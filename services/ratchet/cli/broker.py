@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from ratchet.cli.audited import record_change
 from ratchet.cli.options import HERE, AsJson, Directory, DryRun
 from ratchet.cli.output import errors, print_answer, print_dry_run, print_table
 from ratchet.core.errors import BusUnavailable
@@ -94,6 +95,7 @@ def add(
     if dry_run:
         print_dry_run(f"add {name} to {users.config}", {"name": name, "roles": role}, as_json)
         return
+    record_change(directory, "add_broker_user", [name, *role])
     users.add_agent(name, role)
     _reload(users, users_directory, directory)
     made = _out(users, name)
@@ -114,6 +116,7 @@ def remove(
     if dry_run:
         print_dry_run(f"remove {name} from {users.config}", gone, as_json)
         return
+    record_change(directory, "remove_broker_user", [name])
     users.remove_agent(name)
     _reload(users, users_directory, directory)
     print_answer(gone, as_json, f"{name} is removed")
@@ -136,6 +139,7 @@ def rotate(
     if dry_run:
         print_dry_run(f"exchange keys in {users.directory}", {"users": chosen}, as_json)
         return
+    record_change(directory, "rotate_broker_keys", chosen)
     with users.exchanging():
         for name in chosen:
             users.rotate(name)
@@ -167,6 +171,7 @@ def retire(
     if dry_run:
         print_dry_run(f"take old keys out of {users.config}", {"users": chosen}, as_json)
         return
+    record_change(directory, "retire_broker_keys", chosen)
     try:
         taken = sum(users.retire(name) for name in chosen)
     finally:
