@@ -68,6 +68,7 @@ PARTS = {
     ),
     "Operation": (
         "docs/guides/operator",
+        "docs/guides/sign-in",
         "docs/guides/console",
         "docs/guides/alerts",
         "docs/operations",

@@ -1,6 +1,6 @@
 """Composition root of the console.
 
-Site ─┬─ pages: the bundle, for anybody
+Site ─┬─ pages: the bundle, for anybody; sign_in: people come and go
       └─ Authentication ─┬─ http_api: sessions and what pages ask, from ClickHouse and the broker
                          │    loop: the whole at a glance; its rules of attention are in domain
                          │    events: the loop and NatsHints for pages that listen
@@ -32,17 +32,20 @@ from ratchet.console.pages import Pages, Site, read_pages
 from ratchet.console.pass_through import CONNECT_S, COORDINATOR, DEPLOYER, GATEWAY, PassThrough
 from ratchet.console.rollouts import Rollouts
 from ratchet.console.settings import Settings
+from ratchet.console.sign_in import PATHS, CookieSession, SignIn
 from ratchet.console.tokens import Tokens
 from ratchet.console.training import Training
 from ratchet.console.trajectories import Trajectories
 from ratchet.core.contract.state import JOBS, RATERS, Job, RaterDecisions
 from ratchet.core.preferences.quarantine import Quarantine
 from ratchet.core.rules.redaction import rules_digest
+from ratchet.core.service.asgi import AsgiApp
 from ratchet.core.service.authentication import Authentication
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.http import HttpServer
 from ratchet.core.service.http_client import AsyncApiClient, Peer
 from ratchet.core.service.keys import known_keys
+from ratchet.core.service.people import People
 from ratchet.core.service.runtime import App
 from ratchet.core.service.same_site import Sites
 from ratchet.core.stores.audit_store import audit_log_of
@@ -120,11 +123,15 @@ def assembled(
     api = console_api(subjects)
     audit = api.audit = audit_log_of(shared, bus, NAME)
     passed = {name: PassThrough(name, peers[name], f"the {name}", table) for name, table in ROUTES.items()}
-    site = Site(
-        pages,
-        Authentication(api, keys.caller_of),
-        {name: Authentication(app, keys.caller_of) for name, app in passed.items()},
-    )
+    own: AsgiApp = Authentication(api, keys.caller_of)
+    owners: dict[str, AsgiApp] = {name: Authentication(app, keys.caller_of) for name, app in passed.items()}
+    if shared.oidc is not None:
+        secret = settings.oidc_secret
+        signing = SignIn(People(shared.oidc), secret.get_secret_value() if secret is not None else None)
+        owners = {name: CookieSession(app) for name, app in owners.items()}
+        site = Site(pages, CookieSession(own), owners, dict.fromkeys(PATHS, signing))
+    else:
+        site = Site(pages, own, owners)
     server = HttpServer(site, shared.http_host, settings.port, sites=Sites(shared.allowed_hosts))
     return App(
         NAME,

@@ -152,11 +152,14 @@ NEVER_KEPT: Headers = ((b"cache-control", b"no-store"),)
 class Site:
     """The ASGI application of the console: `/health` and the pages, its own API, and what it passes on."""
 
-    def __init__(self, pages: AsgiApp, api: AsgiApp, passed: Mapping[str, AsgiApp]) -> None:
-        """`passed`: applications by the first part of the path."""
+    def __init__(
+        self, pages: AsgiApp, api: AsgiApp, passed: Mapping[str, AsgiApp], others: Mapping[str, AsgiApp] | None = None
+    ) -> None:
+        """`passed`: applications by the first part of the path; `others`: by the whole path."""
         self._pages = pages
         self._api = api
         self._passed = passed
+        self._others = others or {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry point."""
@@ -169,6 +172,8 @@ class Site:
             app = _alive
         elif first in self._passed:
             part, app = first, self._passed[first]
+        elif path in self._others:
+            part, app = "api", self._others[path]
 
         async def sending(event: Scope) -> None:
             if event["type"] == "http.response.start":

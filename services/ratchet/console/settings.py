@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import AliasChoices, Field
+from pydantic import AliasChoices, Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from ratchet.core.service.settings import FROM_JSON, HttpAddress, Port, ServiceSettings
@@ -33,6 +33,8 @@ class Settings(ServiceSettings):
         validation_alias=AliasChoices("RATCHET_CONSOLE_GATEWAY_URL", "RATCHET_GATEWAY_URL", "gateway_url"),
     )
     """The same for calls of policies and feedback."""
+    oidc_secret: SecretStr | None = None
+    """The secret of our client at the issuer of RATCHET_OIDC; unset for a public client."""
     health_urls: Annotated[Mapping[str, HttpAddress], *FROM_JSON] = Field(default_factory=dict[str, str])
     """Where the services say whether they are ready. JSON: `{"gateway": "http://gateway:9100"}`, by the service's name;
     `ratchet up` and the containers set it."""

@@ -63,6 +63,11 @@ def presented_key(headers: Headers) -> bytes | None:
     return keys.pop() if keys else None
 
 
+def is_token(key: bytes) -> bool:
+    """Whether what a request presents is a token of an issuer (a JWT), and no key: keys have no dots."""
+    return key.count(b".") == 2
+
+
 def own_key(request: Request) -> dict[str, str | bytes]:
     """The header with the key that a request's caller was authenticated by, to pass the request on with; empty where
     no key is asked for."""

@@ -20,7 +20,6 @@ import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from ipaddress import ip_address
 from pathlib import Path
 
 import msgspec
@@ -35,9 +34,9 @@ from ratchet.core.contract.state import KEYS, Key
 from ratchet.core.errors import Unavailable
 from ratchet.core.rules.access import ANYONE, ID_LENGTH, SERVICE_SCOPES, Caller, caller_with, hash_of, why_unusable
 from ratchet.core.service.asgi import Headers
-from ratchet.core.service.authentication import LONGEST_KEY, presented_key, unauthenticated
+from ratchet.core.service.authentication import LONGEST_KEY, is_token, presented_key, unauthenticated
 from ratchet.core.service.files import PRIVATE, write_whole
-from ratchet.core.service.settings import SharedSettings
+from ratchet.core.service.settings import SharedSettings, is_loopback
 
 log = structlog.get_logger()
 
@@ -64,7 +63,7 @@ class _OnDisk(msgspec.Struct, frozen=True, kw_only=True):
 class KnownKeys:
     """Looks up callers by the keys of their requests."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is another source of keys, or a seam of tests
         self,
         connect: Callable[[], Awaitable[Bus]],
         file: Path,
@@ -73,9 +72,10 @@ class KnownKeys:
         service: Key | None = None,
         is_local: bool,
         now: Callable[[], datetime] = utc_now,
+        people: Callable[[bytes], Awaitable[Caller]] | None = None,
     ) -> None:
         """`own`: keys of the settings; `service`: the one of Ratchet's own services, which closes nothing; `is_local`:
-        whether only programs of this machine reach the service."""
+        whether only programs of this machine reach the service; `people`: who holds a token, where people sign in."""
         self._connect = connect
         self._file = file
         self.own = tuple(own)
@@ -85,7 +85,8 @@ class KnownKeys:
         self._now = now
         self._stored: dict[str, Key] | None = None
         """By id; None until this process knows what the bucket holds, or held."""
-        self._closed = bool(own)
+        self._people = people
+        self._closed = bool(own) or people is not None
         self._unreadable: dict[str, str] = {}
         self._by_hash: dict[str, tuple[Key, Caller]] = {}
         self._learned = asyncio.Event()
@@ -102,6 +103,8 @@ class KnownKeys:
         """Who sends a request with these headers. Raises `HttpError` (401) without a usable key where one is asked for,
         and `Unavailable` while it is not known whether there are keys."""
         key = None if self.is_open else presented_key(headers)
+        if self._people is not None and key is not None and is_token(key):
+            return await self._people(key)
         known = self._find(key)
         if known is None and self._stored is None and not (self._closed and key is None):
             with suppress(TimeoutError):  # a request that comes in the first moment of the service
@@ -203,8 +206,17 @@ def known_keys(
         shared.data_dir / name / "keys.json",
         own=[*given, *own],
         service=service,
-        is_local=_is_loopback(shared.http_host),
+        is_local=is_loopback(shared.http_host),
+        people=_people(shared),
     )
+
+
+def _people(shared: SharedSettings) -> Callable[[bytes], Awaitable[Caller]] | None:
+    if shared.oidc is None:
+        return None
+    from ratchet.core.service.people import People  # noqa: PLC0415 - its libraries: 10 MB that few services need
+
+    return People(shared.oidc).caller_of
 
 
 def setting_key(key: str, name: str, scopes: Sequence[str]) -> Key:
@@ -218,10 +230,3 @@ def setting_key(key: str, name: str, scopes: Sequence[str]) -> Key:
         created_at=_SINCE_EVER,
         created_by="settings",
     )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

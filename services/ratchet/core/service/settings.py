@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextvars import ContextVar
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 from urllib.parse import urlsplit
@@ -23,7 +24,7 @@ from pydantic_settings.exceptions import SettingsError
 
 from ratchet.bus.settings import BusSettings, without_user
 from ratchet.core.errors import BadRequest, ConfigError
-from ratchet.core.rules.access import NAME, checked_scopes
+from ratchet.core.rules.access import EVERY_ROLE, NAME, KeyScope, checked_scopes
 from ratchet.core.service.engine_list import EngineKind, EngineSettings, checked_engines
 from ratchet.core.service.setting_names import PREFIX, named_in, settings_in, unknown, variables_in, without_kubernetes
 from ratchet.core.service.settings_file import FromFile, SettingsFile, find_file
@@ -67,6 +68,14 @@ def _from_json(value: object) -> object:
         return json.loads(value)
     except ValueError as error:
         raise ValueError(f"it is not JSON: {error}") from error
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or address is this machine's own."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _broker_address(url: str) -> str:
@@ -145,6 +154,55 @@ class KeySettings(BaseModel):
     """Such as `admin`, or `infer:*` and `feedback:*`."""
 
 
+_RIGHTS: Mapping[str, Sequence[KeyScope]] = {
+    "viewer": (KeyScope.VIEW,),
+    "operator": (KeyScope.OPERATE, KeyScope.TRAIN, KeyScope.ANNOTATE),
+    "owner": (KeyScope.OPERATE, KeyScope.TRAIN, KeyScope.ANNOTATE, KeyScope.INFER, KeyScope.FEEDBACK),
+}
+
+
+def _scopes_of(right: str) -> tuple[str, ...]:
+    """The scopes of `viewer`, `operator` or `owner`, of a role (`owner:support`). Raises `ValueError`."""
+    kind, _, role = right.partition(":")
+    if kind not in _RIGHTS:
+        raise ValueError(f"{right[:80]!r}: a right is viewer, operator or owner, of a role with `:<role>`")
+    if right == "owner":
+        return (str(KeyScope.ADMIN),)
+    return _checked(tuple(f"{scope}:{role or EVERY_ROLE}" for scope in _RIGHTS[kind]))
+
+
+def _rights(rights: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
+    for right in {right for held in rights.values() for right in held}:
+        _scopes_of(right)
+    return rights
+
+
+def _issuer(url: str) -> str:
+    parts = urlsplit(_http_address(url))
+    if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
+        raise ValueError("an issuer has an https address: a program between could sign in as anyone")
+    return url
+
+
+class OidcSettings(BaseModel):
+    """The issuer at which people sign in."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    issuer: Annotated[str, AfterValidator(_issuer)]
+    """As its tokens name it."""
+    client_id: str = Field(min_length=1)
+    """Ours there: tokens for others are refused."""
+    claim: str = "groups"
+    """The claim with a person's groups; `a.b` is `b` in `a`."""
+    rights: Annotated[Mapping[str, tuple[str, ...]], AfterValidator(_rights)]
+    """By group: `viewer`, `operator`, `owner`, of a role (`operator:support`) or, without one, of all."""
+
+    def scopes_of(self, group: str) -> list[str]:
+        """What the members of a group may do."""
+        return [scope for right in self.rights.get(group, ()) for scope in _scopes_of(right)]
+
+
 class SharedSettings(EnvironmentSettings):
     """Read from `RATCHET_*` environment variables."""
 
@@ -190,6 +248,9 @@ class SharedSettings(EnvironmentSettings):
     one of an administrator. JSON: `[{"name": "operators", "key": "...", "scopes": ["admin"]}]`."""
     service_key: ApiKey | None = None
     """The key with which our services call one another, the same in all of them; needed once there are other keys."""
+    oidc: Annotated[OidcSettings | None, *FROM_JSON] = None
+    """The issuer at which people sign in, beside the keys of programs. JSON: `{"issuer": "https://id.example.com",
+    "client_id": "ratchet", "claim": "groups", "rights": {"ml": ["owner"], "help": ["operator:support"]}}`."""
     health_port: Port = 0
     """Port of /healthz, /readyz and /metrics; 0 picks a free one."""
     log_level: LogLevel = "info"

@@ -2,7 +2,7 @@
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, request } from "./api/client.ts";
-import { keep, refused, session } from "./api/session.ts";
+import { issuer, keep, refused, session } from "./api/session.ts";
 import type { Session } from "./api/types.ts";
 import { useStore } from "./store.ts";
 import { TextField } from "./ui/form.tsx";
@@ -14,6 +14,7 @@ export function LogIn() {
   const why = useStore(refused);
   const [own, setOwn] = useState("");
   const [isAsking, setAsking] = useState(false);
+  const signIn = useStore(issuer);
   const form = useRef<HTMLFormElement>(null);
   useEffect(() => {
     document.title = "Log in · Ratchet";
@@ -35,6 +36,7 @@ export function LogIn() {
         <TextField label="Key" type="password" autocomplete="current-password" spellcheck={false} value={own} onValue={setOwn} disabled={isAsking}
           hint={<><code>ratchet keys create NAME --scope view</code> makes one. It stays in this tab and is gone when you close it.</>} />
         <button type="submit" class="button main" disabled={isAsking}>{isAsking ? "Asking…" : "Log in"}</button>
+        {signIn !== null && <a class="button" href={signIn}>Sign in without a key</a>}
         <div><ThemeSwitch /></div>
       </form>
     </main>

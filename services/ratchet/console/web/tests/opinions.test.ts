@@ -4,7 +4,7 @@ import { feedbackOf, given, giver, ownOpinion, type Feedback } from "../src/part
 import { componentsOf, hasEvidence, revisionText, type Reward } from "../src/views/trajectories/rewards.ts";
 import { alphaInWords } from "../src/views/annotation/agreement.ts";
 
-const WHO = { key_id: "k1", name: "ada", view: true, annotate: true, train: false, operate: false, infer: false };
+const WHO = { key_id: "k1", name: "ada", view: true, annotate: true, train: false, operate: false, infer: false, scopes: [] };
 
 // As the API writes them: members that have their default are absent.
 function feedback(members: object): Feedback {

@@ -1,6 +1,6 @@
 // Requests to the console, which passes those below /coordinator, /deployer and /gateway on.
 
-import { key, expire } from "./session.ts";
+import { expire, issuer, key } from "./session.ts";
 
 const PATIENCE_MS = 30_000;
 const OWNERS: Readonly<Record<string, string>> = { coordinator: "coordinator", deployer: "deployer", gateway: "gateway" };
@@ -37,6 +37,7 @@ export async function request<T>(path: string, options: RequestOptions = {}): Pr
   const own = key.value;
   const response = await send(path, options);
   const text = await response.text().catch((error: unknown) => fail(path, options, error));
+  if (response.status === 401) issuer.set(response.headers.get("x-ratchet-sign-in"));
   if (!response.ok) throw refusal(path, response.status, text, own);
   try {
     return (text === "" ? null : JSON.parse(text)) as T;
@@ -57,7 +58,7 @@ export async function send(path: string, options: RequestOptions): Promise<Respo
   if (options.body !== undefined) headers["content-type"] = "application/json";
   const patience = AbortSignal.timeout(options.patienceMs ?? PATIENCE_MS);
   const signal = options.signal === undefined ? patience : AbortSignal.any([options.signal, patience]);
-  const init: RequestInit = { method: options.method ?? "GET", headers, signal, cache: "no-store", credentials: "omit" };
+  const init: RequestInit = { method: options.method ?? "GET", headers, signal, cache: "no-store", credentials: "same-origin" };
   if (options.body !== undefined) init.body = JSON.stringify(options.body);
   // Relative: the console may be served below another path.
   return fetch(path.replace(/^\//, ""), init).catch((error: unknown) => fail(path, options, error));

@@ -8,6 +8,8 @@ const PLACE = "ratchet.key";
 /** What one key saw is forgotten with it: every store of answers subscribes. */
 export const key = new Store<string | null>(sessionStorage.getItem(PLACE));
 export const session = new Store<Session | null>(null);
+/** Where people sign in at an issuer; null where there is none. */
+export const issuer = new Store<string | null>(null);
 /** Why the log-in page is shown, in the service's words. */
 export const refused = new Store<string | null>(null);
 
@@ -25,7 +27,9 @@ export function expire(own: string | null, message: string): void {
   session.set(null);
 }
 
+/** Forgets the key of this tab; a person who signed in is signed out of this browser. */
 export function logOut(): void {
+  if (session.value?.key_id?.startsWith("oidc_") === true) void fetch("sign-out", { method: "POST" }).catch(() => undefined);
   refused.set(null);
   keep(null);
   session.set(null);
