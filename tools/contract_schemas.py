@@ -29,6 +29,7 @@ from ratchet.core.contract import MESSAGES
 from ratchet.core.contract.bundle import Bundle
 from ratchet.core.contract.evaluation_task import Task
 from ratchet.core.contract.notifications import Notification, Receiver
+from ratchet.core.contract.opt_out import OptedOut
 from ratchet.core.contract.policy_manifest import PolicyManifest
 from ratchet.core.contract.snapshot import LabelRow, PairRow, SnapshotManifest, TrajectoryRow
 from ratchet.core.contract.state import HeldOutTasks, Job, Key, PolicyVersion, RaterDecisions, RewardDrift, Route
@@ -51,6 +52,7 @@ STORED: Mapping[str, Mapping[str, Any]] = {
         "rollout.v1": Rollout,
         "job.v1": Job,
         "key.v1": Key,
+        "opted_out.v1": OptedOut,
         "cursor.v1": Cursor,
         "reward.drift.v1": RewardDrift,
         "receiver.v1": Receiver,

@@ -42,7 +42,7 @@ KINDS = {
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 }
 DOCUMENTS_OF_OTHERS = {
-    *("ChatRequest", "ChatAnswer", "CompletionRequest", "CompletionAnswer", "End", "Feedback"),
+    *("ChatRequest", "ChatAnswer", "CompletionRequest", "CompletionAnswer", "End", "Feedback", "OptOutAsked"),
     *("ResponsesRequest", "ResponsesAnswer", "InputItems"),
     *("MessagesRequest", "MessagesAnswer", "MessagesError", "CountRequest", "CountAnswer"),
     *("EmbeddingsRequest", "EmbeddingsAnswer"),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from ratchet.core.contract import MESSAGES, AuditEntry, DeadLetter, erasure, notifications, state
+from ratchet.core.contract import MESSAGES, AuditEntry, DeadLetter, erasure, notifications, opt_out, state
 from tests.support.contract_files import CONTRACTS, ROOT
 
 SERVICES = Path(__file__).parents[2] / "services" / "ratchet"
@@ -135,7 +135,7 @@ def bucket_users() -> Iterator[tuple[str, str]]:
     """(bucket, program) for every bucket that code of a program opens."""
     constants = {
         name: value
-        for kept in (state, notifications, erasure)
+        for kept in (state, notifications, erasure, opt_out)
         for name, value in vars(kept).items()
         if isinstance(value, str) and value in CONTRACTS.buckets
     }
@@ -145,6 +145,8 @@ def bucket_users() -> Iterator[tuple[str, str]]:
             yield from ((constants[name], program) for name in used)
             if "known_keys" in module.called:
                 yield state.KEYS, program
+            if "KnownOptOuts" in module.called:
+                yield opt_out.OPT_OUTS, program
             if "positions" in module.called:
                 yield from ((spec.bucket, program) for spec in CONTRACTS.projections.values())
     yield from ((spec.bucket, spec.service) for spec in CONTRACTS.projections.values())
@@ -157,7 +159,8 @@ def test_buckets_are_opened_by_their_writers_and_readers_alone() -> None:
         for name, bucket in registry.items()
         for program in (*bucket["writers"], *bucket.get("readers", ()))
     }
-    used = {(name, program) for name, program in bucket_users() if program not in OPERATORS}
+    asked = {(keys.partition(".")[0], program) for program, spec in CONTRACTS.programs.items() for keys in spec.asks}
+    used = {(name, program) for name, program in bucket_users() if program not in OPERATORS} - asked
     assert used | {(state.PROBES, "local_stack")} == named
 
 

@@ -69,12 +69,13 @@ def test_streams_keep_messages_for_days_and_up_to_a_number(stream: str, days: in
     assert (spec.max_age_s, spec.max_msgs, spec.retention) == (days * 86_400, messages, "limits")
 
 
-def test_jobs_are_a_work_queue_without_an_age() -> None:
-    jobs = CONTRACTS.streams["RL_JOBS"]
-    assert (jobs.retention, jobs.max_age_s) == ("workqueue", None)
+@pytest.mark.parametrize("stream", ["RL_JOBS", "RL_OPT_OUTS"])
+def test_work_queues_have_no_age(stream: str) -> None:
+    queue = CONTRACTS.streams[stream]
+    assert (queue.retention, queue.max_age_s) == ("workqueue", None)
 
 
-REFUSING = ("TRAJECTORIES", "STARTS", "TURNS", "SPANS", "FEEDBACK", "AUDIT")
+REFUSING = ("TRAJECTORIES", "STARTS", "TURNS", "SPANS", "FEEDBACK", "OPT_OUTS", "AUDIT")
 
 
 def test_full_streams_of_runs_refuse_new_messages_and_drop_no_old_ones() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
@@ -13,27 +14,32 @@ import pytest
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from ratchet.bus.connection import Bus, Patience
-from ratchet.bus.kv import Bucket
+from ratchet.bus.kv import Bucket, has_key
 from ratchet.bus.listener import Listener
 from ratchet.bus.nats_client import API, Refused
 from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.bus.outbox import Outbox
 from ratchet.bus.permissions import rights_of
+from ratchet.bus.received import Received
 from ratchet.bus.settings import BusSettings
 from ratchet.bus.spool import Spool
 from ratchet.bus.testing import eventually
+from ratchet.core.contract import OptOut
 from ratchet.core.contract.audit import AuditEntry
+from ratchet.core.contract.opt_out import NEWEST, OptedOut
 from ratchet.core.errors import BusUnavailable, NotPermitted
 from ratchet.core.service.contracts import load_contracts
 from ratchet.local.local_stack.broker_users import ADMIN, user_of
+from ratchet.rl_coordinator.opt_outs import OptOuts
 from tests.support.broker_with_users import AGENT, ROLE, BrokerWithUsers, broker_with_users
-from tests.support.messages import trajectory
+from tests.support.messages import AT, trajectory
 from tests.support.running import running
 
 CONTRACTS = load_contracts()
 PROGRAMS = sorted(CONTRACTS.programs)
 BUCKETS, STREAMS = sorted(CONTRACTS.buckets), sorted(CONTRACTS.streams)
 ALL_STREAMS = [*STREAMS, *(f"KV_{bucket}" for bucket in BUCKETS)]
+DIGEST = "9f2c51d8a0b34e7796c1f0d2e8ab47c3"
 ENOUGH_S = 60.0
 """On a busy machine. Callers that no one answers would wait until here."""
 
@@ -63,6 +69,9 @@ def tries() -> Iterator[tuple[str, str, str]]:
             yield "send", topic, filled
     for bucket in BUCKETS:
         yield "write", bucket, f"$KV.{bucket}.another"
+        asked = f"{API}.DIRECT.GET.KV_{bucket}.$KV.{bucket}"
+        yield from (("ask", bucket, f"{asked}.{role}.{DIGEST}") for role in (ROLE, "_all", "another"))
+        yield from (("change", bucket, f"{asked}.{key}") for key in (DIGEST, ">"))
     for stream in ALL_STREAMS:
         yield "read", stream, f"{API}.STREAM.MSG.GET.{stream}"
         yield "read", stream, f"{API}.CONSUMER.CREATE.{stream}.reader-1"
@@ -91,6 +100,7 @@ def is_right(program: str, verb: str, name: str) -> bool:
         "append": {program} if AuditEntry.TOPIC in rights.sends else set(),
         "write": {*rights.writes},
         "read": {*rights.reads, *buckets},
+        "ask": {keys.partition(".")[0] for keys in rights.asks},
         "follow": {*rights.follows, *rights.trims},
         "trim": {*rights.trims},
         "delete": {*rights.deletes},
@@ -122,13 +132,49 @@ async def test_program_gets_through_with_its_rights_and_nothing_else(
     assert wrong == {}
 
 
-async def test_agent_sends_for_its_role_and_reads_nothing(broker: BrokerWithUsers, admin: Bus) -> None:
+async def test_agent_sends_for_its_role_and_looks_single_keys_up(broker: BrokerWithUsers, admin: Bus) -> None:
     async with broker.bus(AGENT) as bus:
         await bus.publish(msgspec.structs.replace(trajectory(), role=ROLE))
         with pytest.raises(NotPermitted, match=r"may not publish agent\.rl\.trajectory\.v1\.another"):
             await bus.publish(msgspec.structs.replace(trajectory(), role="another"))
         tried = await outcomes(bus)
-    assert {one for one, through in tried.items() if through} == {("send", "agent.rl.alert.v1", "agent.rl.alert.v1")}
+    asked = f"{API}.DIRECT.GET.KV_opt_outs.$KV.opt_outs"
+    assert {one for one, through in tried.items() if through} == {
+        ("send", "agent.rl.alert.v1", "agent.rl.alert.v1"),
+        ("ask", "opt_outs", f"{asked}.{ROLE}.{DIGEST}"),
+        ("ask", "opt_outs", f"{asked}._all.{DIGEST}"),
+    }
+
+
+async def never_erases(*_: object) -> None:
+    """An erasure is another test's."""
+
+
+def opting_out(session: str) -> Received[OptOut]:
+    message = OptOut(opt_out_id=str(uuid.uuid4()), kind="session", ref=session, at=AT, role=ROLE)
+    named = {"stream": "RL_OPT_OUTS", "sequence": 1, "delivered": 1, "time": AT}
+    return Received(message, message.subject, event_id=message.event_id, correlation_id=message.event_id, **named)  # type: ignore[arg-type]
+
+
+async def test_agent_learns_of_the_key_that_it_names_and_of_no_other(broker: BrokerWithUsers, admin: Bus) -> None:
+    bucket, kept, other = Bucket(admin, "opt_outs", msgspec.Raw), f"{ROLE}.{DIGEST}", f"{ROLE}.{'0' * 32}"
+    await bucket.put(kept, msgspec.Raw(b"{}"))
+    async with broker.bus(AGENT) as bus:
+        assert [await has_key(bus, "opt_outs", key) for key in (kept, other)] == [True, False]
+        assert not await has_key(bus, "opt_outs", f"{ROLE}.{DIGEST[:8]}*")
+        await OptOuts(Bucket(admin, "opt_outs", OptedOut), never_erases).take(opting_out("mia"))
+        asked = f"{bus.nc.api}.DIRECT.GET.KV_opt_outs.$KV.opt_outs.{ROLE}"
+        for any_key in ("*", ">"):  # the broker answers with the newest key
+            answer = await bus.nc.request(f"{asked}.{any_key}", timeout=ENOUGH_S)
+            assert (answer.headers or {})["Nats-Subject"] == f"$KV.opt_outs.{ROLE}.{NEWEST}"
+        with pytest.raises(BusUnavailable, match="may not publish"):
+            await has_key(bus, "opt_outs", f"another.{DIGEST}")
+        with pytest.raises(BusUnavailable, match="may not publish"):
+            await bus.extent("KV_opt_outs")
+        with pytest.raises(Refused):
+            await bus.nc.request(f"{bus.nc.api}.DIRECT.GET.KV_opt_outs", b'{"seq": 1}', timeout=ENOUGH_S)
+        await bucket.delete(kept)
+        assert not await has_key(bus, "opt_outs", kept)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -23,6 +23,7 @@ from ratchet.core.contract.turn import EngineInfo
 from ratchet.core.rules.access import ANYONE
 from ratchet.core.service.asgi import Headers, Request
 from ratchet.core.service.contracts import load_contracts
+from ratchet.core.service.opt_outs import KnownOptOuts
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.message_bodies import StoredBodies
 from ratchet.gateway.answering import Answering
@@ -44,14 +45,17 @@ from ratchet.gateway.kv_bundles import Bundles
 from ratchet.gateway.kv_responses import Responses
 from ratchet.gateway.kv_routes import Routes
 from ratchet.gateway.models import Models
+from ratchet.gateway.opt_outs import OptOutRoutes
 from ratchet.gateway.peer_sync import Memory, PeerSync
 from ratchet.gateway.recorder import Recorder, StreamMemory
 from ratchet.gateway.recorder_pool import Finish
 from ratchet.gateway.recorder_process import SOURCE, Job, RecordMaker
+from ratchet.gateway.unrecorded import Unrecorded
 from tests.support.fake_bus import fake_broker
 from tests.support.messages import AT
 
 CONTRACTS = load_contracts()
+USER_KEY = "key of users"
 ANSWER = {"choices": [{"message": {"role": "assistant", "content": "hello"}, "finish_reason": "stop"}]}
 
 
@@ -113,6 +117,8 @@ class Alone:
 
     completions: Completions
     handlers: Handlers
+    opt_outs: OptOutRoutes
+    known: KnownOptOuts
     server: Server
     outbox: Outbox
     broker: FakeBroker
@@ -145,7 +151,11 @@ async def alone(folder: Path, *, keep_alive_s: float = 60.0, streams_bytes: int 
     outbox = Outbox(CONTRACTS, "gateway", NoSpool())
     notes, memory = PeerUpdates(), StreamMemory(streams_bytes)
     spent = list[tuple[str, int, float]]()
-    recorder = Recorder(outbox, InThisProcess(lambda: AT), 1_000_000, memory, notes, lambda *used: spent.append(used))
+    arms, never = Arms(1_000_000), asyncio.Event().wait
+    known = KnownOptOuts(never)  # type: ignore[arg-type]
+    unrecorded = Unrecorded(known, arms, notes, outbox.put, new_id, lambda: AT)
+    made = InThisProcess(lambda: AT)
+    recorder = Recorder(outbox, made, 1_000_000, memory, unrecorded, lambda *used: spent.append(used))
     upstreams = [OpenAiEngine(server, "provider", {"*": "model"})]
     models = Models(routes, upstreams, roles=["planner", "support"])
     engine = PolicyEngine(Replicas("engine", {"one": server}, answer_s=60.0), info)
@@ -157,14 +167,13 @@ async def alone(folder: Path, *, keep_alive_s: float = 60.0, streams_bytes: int 
         is_blind=lambda: False,
         now=lambda: AT,
     )
-    arms = Arms(1_000_000)
     identity = Identity(1_000_000, new_id, AT.timestamp)
-    never = asyncio.Event().wait
     shared = Memory(identity, arms, notes.calls, recorder.order, ())
     peer_sync = PeerSync(never, notes, shared, AT.timestamp)  # type: ignore[arg-type]
     continuing = Continuing(Responses(lambda: None))
     reader = RequestReader()
-    calls = CallOpener(reader, models, router, continuing, arms, identity, peer_sync, None, b"", lambda: AT)
+    now: Callable[[], datetime] = lambda: AT  # noqa: E731 - one clock for all
+    calls = CallOpener(reader, models, router, continuing, arms, identity, peer_sync, USER_KEY, b"", now, unrecorded)
     answering = Answering(router, AnswerCache(0), recorder, identity, reader)
     completions = Completions(calls, answering, continuing, keep_alive_s)
     handlers = Handlers(
@@ -176,11 +185,13 @@ async def alone(folder: Path, *, keep_alive_s: float = 60.0, streams_bytes: int 
         updates=notes,
         contracts=CONTRACTS,
         bodies=StoredBodies(SharedSettings()),
-        now=lambda: AT,
+        unrecorded=unrecorded,
+        user_key=USER_KEY,
+        now=now,
     )
     publishing = asyncio.create_task(outbox.run(partial(connect, broker)))
     try:
-        yield Alone(completions, handlers, server, outbox, broker, spent)
+        yield Alone(completions, handlers, OptOutRoutes(unrecorded, USER_KEY), known, server, outbox, broker, spent)
     finally:
         await continuing.close()
         await outbox.stop()

@@ -30,8 +30,9 @@ wherever its question says that it should go.
 
 - `{ADMIN}` makes streams and buckets and may do everything: the supervisor of `ratchet up`, the containers `init`
   and `streams`.
-- An **agent's** user sends trajectories, feedback, preferences and alerts, the first three for its own roles alone. It
-  reads nothing but the broker's answers, and of the streams that it sends to how many messages they hold.
+- An **agent's** user sends trajectories, feedback, preferences, opt-outs and alerts, all but the last for its own roles
+  alone. It reads nothing but the broker's answers: of the streams that it sends to how many messages they hold, and
+  whether someone whom it can name has opted out (a key of the bucket `opt_outs`, by its whole name).
 - A program that reads a stream reads all of it, also what other topics have there: the broker knows no smaller right.
 - Who asks how far a stream's consumers are also sees how long their oldest message waits, and can read single messages.
 - One that trims a stream could remove all of it: the broker tells no purge up to a message from another one.

@@ -18,6 +18,7 @@ from nats.js.kv import KeyValue
 from ratchet.bus.connection import BUCKET, Bus
 from ratchet.bus.message import decode, mismatch
 from ratchet.bus.ordered_reader import OrderedReader
+from ratchet.bus.pull_consumer import ANSWER_S
 from ratchet.core.errors import BusUnavailable, Conflict, Rejected, Unreadable
 
 log = structlog.get_logger()
@@ -153,7 +154,7 @@ class Bucket(Generic[V]):
         news: list[tuple[str, Entry[V] | None]] = []
         for key, message in newest.items():
             revision = message.metadata.sequence.stream
-            if _is_marker(message):
+            if is_marker(message):
                 if known.pop(key, None) is not None:
                     news.append((key, None))
             elif known.get(key) != revision:
@@ -169,7 +170,7 @@ class Bucket(Generic[V]):
         with _classified(self._name):
             async with aclosing(self._batches(below, headers_only=headers_only, once=True)) as batches:
                 async for newest in batches:
-                    return [message for message in newest if not _is_marker(message)]
+                    return [message for message in newest if not is_marker(message)]
         raise BusUnavailable(f"broker does not answer for {self._name}: it sent less than there is")
 
     async def _batches(
@@ -229,7 +230,22 @@ class Bucket(Generic[V]):
         return self._kv
 
 
-def _is_marker(message: Msg) -> bool:
+async def has_key(bus: Bus, bucket: str, key: str) -> bool:
+    """Whether a bucket has a value under a key: for programs that may look keys up by name, and read nothing else.
+
+    Raises `BusUnavailable`, also where the program may not ask.
+    """
+    question = f"{bus.nc.api}.DIRECT.GET.{BUCKET}{bucket}.$KV.{bucket}.{key}"
+    with _classified(f"{bucket}/{key}"):
+        async with asyncio.timeout(ANSWER_S):
+            answer = await bus.nc.request(question, timeout=ANSWER_S)
+    status = (answer.headers or {}).get("Status")
+    if status not in (None, "404"):
+        raise BusUnavailable(f"the broker does not look up {bucket}/{key}: {status}")
+    return status is None and not is_marker(answer)
+
+
+def is_marker(message: Msg) -> bool:
     """Whether it says that its key is deleted."""
     return (message.headers or {}).get("KV-Operation") in _GONE
 

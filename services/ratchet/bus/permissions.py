@@ -43,6 +43,8 @@ class Rights:
     """Streams whose oldest messages it removes: the broker cannot tell this from removing all."""
     deletes: tuple[str, ...]
     """Streams of which it removes single messages."""
+    asks: tuple[str, ...]
+    """Keys of buckets that it looks up by their whole names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,7 @@ def rights_of(contracts: Contracts, program: str) -> Rights:
         follows=_sorted(_streams(contracts, spec.follows)),
         trims=_sorted(_streams(contracts, spec.trims)),
         deletes=_sorted(spec.deletes),
+        asks=_sorted(spec.asks),
     )
 
 
@@ -98,6 +101,7 @@ def permissions_of(contracts: Contracts, program: str) -> Permissions:
         *(subject for stream in rights.follows for subject in _following(stream)),
         *(subject for stream in rights.trims for subject in (*_following(stream), f"{API}.STREAM.PURGE.{stream}")),
         *(f"{API}.STREAM.MSG.DELETE.{stream}" for stream in rights.deletes),
+        *(_asking(re.sub(r"<\w+>", "*", keys)) for keys in rights.asks),
     }
     heard = (subject for topic in rights.hears for subject in contracts.subjects(topic))
     denied = _of_others(contracts, {*rights.reads}, {spec.name for spec in durables})
@@ -118,13 +122,16 @@ class Part:
 def permissions_of_part(contracts: Contracts, program: str, part: Part) -> Permissions:
     """Those of a program outside of the system, which publishes what `program` does, for a part alone.
 
-    It reads nothing but its answers; of the streams that it publishes to it may ask how far they are, which shows it
-    when the broker has lost what it had acknowledged.
+    It reads nothing but its answers, and the keys that it may look up; of the streams that it publishes to it may ask
+    how far they are, which shows it when the broker has lost what it had acknowledged.
     """
-    unbound = contracts.programs[program].unbound
-    topics = [contracts.topics[topic] for topic in rights_of(contracts, program).sends if topic not in unbound]
+    unbound, rights = contracts.programs[program].unbound, rights_of(contracts, program)
+    topics = [contracts.topics[topic] for topic in rights.sends if topic not in unbound]
     counted = {f"{API}.STREAM.INFO.{topic.stream}" for topic in topics}
-    return Permissions(_least(counted | {subject for topic in topics for subject in _filled(topic.subjects, part)}), ())
+    place = f"<{part.parameter}>"
+    asked = {_asking(keys.replace(place, value)) for keys in rights.asks for value in part.values}
+    sent = {subject for topic in topics for subject in _filled(topic.subjects, part)}
+    return Permissions(_least(counted | asked | sent), ())
 
 
 def _sending(contracts: Contracts, program: str, topics: Iterable[str]) -> Iterator[str]:
@@ -159,6 +166,12 @@ def _reading(stream: str) -> Iterator[str]:
     yield f"{API}.CONSUMER.CREATE.{stream}.>"
     for verb in ("INFO", "MSG.NEXT", "DELETE"):
         yield f"{API}.CONSUMER.{verb}.{stream}.*"
+
+
+def _asking(keys: str) -> str:
+    """One key by its whole name: every other question could be for a list of them."""
+    bucket, _, named = keys.partition(".")
+    return f"{API}.DIRECT.GET.{BUCKET}{bucket}.$KV.{bucket}.{named}"
 
 
 def _consuming(spec: ConsumerSpec) -> Iterator[str]:

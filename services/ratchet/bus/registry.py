@@ -92,6 +92,9 @@ class ProgramSpec:
     """Streams whose oldest messages it removes."""
     deletes: tuple[str, ...] = ()
     """Streams of which it removes single messages."""
+    asks: tuple[str, ...] = ()
+    """Keys that it may look up by their whole names, as `<bucket>.<filter>`: it reads nothing else of the bucket, and
+    sees no list of them."""
     unbound: tuple[str, ...] = ()
     """Topics that its user does not send where it is for some values of a parameter alone: nothing in their subjects
     says for which one they are."""

@@ -107,6 +107,7 @@ GROUPS: Mapping[str, Entry] = {
     "broker": Entry("broker", "The broker's users: what each may do, agents' keys, exchanging keys."),
     "keys": Entry("keys", "API keys: create, list, revoke."),
     "audit": Entry("audit", "Who did what: acts and reads, in a log that shows later changes."),
+    "optout": Entry("optout", "People, sessions and agents of whom nothing is recorded."),
     "alerts": Entry("alerts", "Alerts: those that hold, what was sent to whom, and a test of the way there."),
     "deadletters": Entry("deadletters", "Messages that could not be handled."),
     "contract": Entry("contract", "The messages, and the effect of a changed schema."),
@@ -135,6 +136,7 @@ HEADINGS: Mapping[str, tuple[str, ...]] = {
     "Keep it well": (
         "config",
         "keys",
+        "optout",
         "broker",
         "deadletters",
         "storage",

@@ -27,6 +27,7 @@ from ratchet.client.bundles import TrajectoryBundle, fetch_bundle
 from ratchet.client.large_bodies import GatewayBodies
 from ratchet.client.leaving import at_exit
 from ratchet.client.losses import Losses
+from ratchet.client.opt_outs import OptOuts
 from ratchet.client.preparer import Preparer
 from ratchet.client.recording import Recording, Stats, new_id
 from ratchet.client.settings import ClientSettings
@@ -80,7 +81,11 @@ class AsyncClient:
             session_id=session_id or new_id(),
             subordinate_profile=subordinate_profile,
         )
-        self._recording = Recording(agent, self._settings, self._contracts, self._put, strict=strict, now=now)
+        key = self._settings.user_key
+        self._opt_outs = OptOuts(key.get_secret_value() if key is not None else None, lambda: self._bus, self._loop)
+        self._recording = Recording(
+            agent, self._settings, self._contracts, self._put, self._opt_outs, strict=strict, now=now
+        )
         self._agent = agent
         self._forking = threading.Lock()
         self._closed = False
@@ -96,6 +101,7 @@ class AsyncClient:
             overflowed=sent.overflowed + prepared.overflowed,
             damaged=self._spool.damaged,
             invalid=self._recording.unrecordable + prepared.invalid + sent.refused,
+            opted_out=prepared.opted_out,
             redacted=sum(prepared.redactions.values()),
             redactions=dict(prepared.redactions),
         )
@@ -111,6 +117,14 @@ class AsyncClient:
     def preference(self, prompt: Any, chosen: Any, rejected: Any, **about: Any) -> str:
         """Prefer one answer over another; see `Recording.preference`."""
         return self._recording.preference(prompt, chosen, rejected, **about)
+
+    def opt_out(self, **who: str | None) -> None:
+        """Record nothing of someone any more: `user=`, `session=` or `agent=`; see `Recording.opt_out`."""
+        self._recording.opt_out(**who, is_over=False)
+
+    def opt_in(self, **who: str | None) -> None:
+        """Record someone again; takes what `opt_out` takes."""
+        self._recording.opt_out(**who, is_over=True)
 
     async def train(self, role: str | None = None, algorithm: str = "rloo", **options: Any) -> str:
         """Ask for training, and return the id of the job; see `training.request_of` for the options.
@@ -223,7 +237,7 @@ class AsyncClient:
             now=self._now,
             rules=rules_digest(),
         )
-        self._preparer = Preparer(self._outbox, QUEUE_LIMIT, QUEUE_BYTES)
+        self._preparer = Preparer(self._outbox, self._opt_outs, QUEUE_LIMIT, QUEUE_BYTES)
         self._bus: Bus | None = None
         self._connected = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
@@ -231,6 +245,10 @@ class AsyncClient:
         self._closing = False
         self._stay = at_exit(self._leave)
         self._pid = os.getpid()  # the last: from now on other threads need not wait
+
+    def _loop(self) -> asyncio.AbstractEventLoop | None:
+        """The loop of this process's connection, once it is being made."""
+        return self._running.get_loop() if self._running is not None else None
 
     def _put(self, message: Message) -> None:
         self.be_here()

@@ -16,7 +16,8 @@ import structlog
 from ratchet.bus.envelope import Record
 from ratchet.bus.outbox import Outbox
 from ratchet.client.leaving import Latch
-from ratchet.core.contract import Message, encode
+from ratchet.client.opt_outs import OptOuts
+from ratchet.core.contract import Message, OptOut, encode
 from ratchet.core.rules.redaction import redact_message
 from ratchet.core.service.logs import failure
 
@@ -35,11 +36,13 @@ class Preparer:
     Fails closed: a message that is invalid, or that cannot be redacted, is dropped.
     """
 
-    def __init__(self, outbox: Outbox, limit: int, limit_bytes: int) -> None:
+    def __init__(self, outbox: Outbox, opt_outs: OptOuts, limit: int, limit_bytes: int) -> None:
         self.overflowed = 0
         self.invalid = 0
+        self.opted_out = 0
         self.redactions: Counter[str] = Counter()
         self._outbox = outbox
+        self._opt_outs = opt_outs
         self._queue: queue.SimpleQueue[tuple[Message, int] | None] = queue.SimpleQueue()
         self._limit = limit
         self._limit_bytes = limit_bytes
@@ -143,12 +146,11 @@ class Preparer:
                 self._prepare(*queued)
 
     def _prepare(self, message: Message, size: int) -> None:
-        """Redact, check and hand on, unless `finish` has given up and counted the message in the meantime."""
-        prepared: tuple[Record, Mapping[str, int]] | Exception
+        """Redact, check and hand on, unless someone whom it is about has opted out, or `finish` has given up and
+        counted the message in the meantime."""
+        prepared: tuple[Record, Mapping[str, int]] | Exception | None
         try:
-            with checking:
-                redacted, counts = redact_message(message)
-                prepared = self._outbox.seal(redacted), counts
+            prepared = None if self._opt_outs.covers(message) else self._prepared(message)
         except Exception as error:  # noqa: BLE001 - the boundary: one bad message must not end the thread
             prepared = error
         with self._handing_on:
@@ -156,6 +158,8 @@ class Preparer:
                 return
             if isinstance(prepared, Exception):
                 self._drop(message, prepared)
+            elif prepared is None:
+                self.opted_out += 1
             else:
                 self._outbox.put_sealed(prepared[0])
                 self.redactions.update(prepared[1])
@@ -167,6 +171,13 @@ class Preparer:
                     callbacks, self._when_idle = self._when_idle, []
             for callback in callbacks:
                 callback()
+
+    def _prepared(self, message: Message) -> tuple[Record, Mapping[str, int]]:
+        with checking:
+            if isinstance(message, OptOut):  # an id must stay the id that it is
+                return self._outbox.seal(message), {}
+            redacted, counts = redact_message(message)
+            return self._outbox.seal(redacted), counts
 
     def _drop(self, message: Message, error: Exception) -> None:
         self.invalid += 1

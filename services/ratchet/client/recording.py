@@ -14,10 +14,13 @@ import structlog
 import uuid_utils
 
 from ratchet.bus.contracts import Contracts
+from ratchet.client.opt_outs import OptOuts
 from ratchet.client.preparer import checking
 from ratchet.client.settings import ClientSettings
 from ratchet.client.trajectory import Agent, TrajectoryRecorder, plain
-from ratchet.core.contract import Feedback, JsonObject, Message, Preference
+from ratchet.core.contract import Feedback, JsonObject, Message, OptOut, Preference
+from ratchet.core.contract.erasure import AGENT, SESSION, USER
+from ratchet.core.contract.opt_out import EVERY_ROLE
 from ratchet.core.contract.reward import SOURCES, preference_id
 from ratchet.core.contract.trajectory import TaskContext, TrajectoryMetadata
 from ratchet.core.errors import Rejected
@@ -48,6 +51,8 @@ class Stats:
     """Secrets and personal data taken out."""
     redactions: Mapping[str, int]
     """The same by type."""
+    opted_out: int = 0
+    """Not published: someone whom it was about has opted out."""
 
 
 @dataclass(slots=True)
@@ -58,6 +63,7 @@ class Recording:
     settings: ClientSettings
     contracts: Contracts
     put: Callable[[Message], None]
+    opt_outs: OptOuts
     strict: bool
     now: Callable[[], datetime]
     unrecordable: int = field(default=0, init=False)
@@ -85,7 +91,6 @@ class Recording:
         `group_key`: equal for several tries of one task. `trajectory_id`: the gateway's (`x-ratchet-trajectory`), when
         the agent's calls go through it. `user_id` is hashed with the key in the settings, and not sent without one.
         """
-        key = self.settings.user_key
         return TrajectoryRecorder(
             trajectory_id=trajectory_id or new_id(),
             agent=replace(self.agent, subordinate_profile=subordinate_profile or self.agent.subordinate_profile),
@@ -103,7 +108,7 @@ class Recording:
             new_id=new_id,
             now=self.now,
             parent_trajectory_id=parent_trajectory_id,
-            user_ref=user_ref(key.get_secret_value() if key is not None else None, user_id),
+            user_ref=user_ref(self._user_key, user_id),
             labels=plain(labels),
         )
 
@@ -182,6 +187,46 @@ class Recording:
         )
         self.submit(made)
         return made.preference_id
+
+    def opt_out(
+        self,
+        *,
+        user: str | None = None,
+        session: str | None = None,
+        agent: str | None = None,
+        role: str | None = None,
+        is_over: bool = False,
+    ) -> None:
+        """Record nothing of someone any more, and have what is stored of a user or session erased.
+
+        It holds in this client's role, or in `role`; `"*"` is every role. This client heeds it at once, also while the
+        broker is away, others within 5 s. `is_over`: record them again. Raises `Rejected` for anything but exactly one
+        of the three, and for a user where `RATCHET_CLIENT_USER_KEY` is not set.
+        """
+        named = [(kind, name) for kind, name in ((USER, user), (SESSION, session), (AGENT, agent)) if name]
+        if len(named) != 1:
+            raise Rejected("name exactly one of user, session and agent")
+        kind, name = named[0]
+        ref = user_ref(self._user_key, name) if kind == USER else name
+        if ref is None:
+            raise Rejected("a user cannot opt out here: set RATCHET_CLIENT_USER_KEY, without which nothing names users")
+        asked = OptOut(
+            opt_out_id=new_id(),
+            kind=kind,
+            ref=ref,
+            at=self.now(),
+            role=EVERY_ROLE if role == "*" else role or self.agent.role,
+            is_over=is_over,
+            source=f"client:{self.agent.agent_id}",
+        )
+        self.contracts.check_strict(asked)
+        self.opt_outs.note(asked)
+        self.put(asked)
+
+    @property
+    def _user_key(self) -> str | None:
+        key = self.settings.user_key
+        return key.get_secret_value() if key is not None else None
 
     def submit(self, message: Message) -> None:
         """Queue a message. It is redacted and checked in the background; a strict client checks it here as well."""

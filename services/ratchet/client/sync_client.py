@@ -57,6 +57,14 @@ class Client:
         """Prefer one answer over another; see `Recording.preference`."""
         return self._here().preference(prompt, chosen, rejected, **about)
 
+    def opt_out(self, **who: str | None) -> None:
+        """Record nothing of someone any more: `user=`, `session=` or `agent=`; see `Recording.opt_out`."""
+        self._here().opt_out(**who)
+
+    def opt_in(self, **who: str | None) -> None:
+        """Record someone again; takes what `opt_out` takes."""
+        self._here().opt_in(**who)
+
     def train(self, role: str | None = None, algorithm: str = "rloo", **options: Any) -> str:
         """Ask for training, and return the id of the job; see `AsyncClient.train`."""
         return self._call(self._here().train(role, algorithm, **options), TRAIN_S)

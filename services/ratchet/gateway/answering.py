@@ -110,7 +110,7 @@ class Answering:
         for number in range(answer.choices):
             self._record(call, 200, answer, number=number, error=answer.error, barred=CACHED if call.cached else None)
         call.recorded = True
-        if call.cache_key is not None and not call.cached and answer.error is None:
+        if call.cache_key is not None and not call.cached and answer.error is None and not call.arm.unrecorded:
             self._keep(call.cache_key, answer)
 
     def record_broken(self, call: Call, answer: Answer, failure: EngineFailed) -> None:

@@ -37,6 +37,7 @@ from ratchet.core.service.health import has_files
 from ratchet.core.service.http import Bounds, HttpServer
 from ratchet.core.service.http_client import AsyncApiClient, Peer
 from ratchet.core.service.keys import KnownKeys, known_keys, setting_key
+from ratchet.core.service.opt_outs import KnownOptOuts
 from ratchet.core.service.runtime import App, Periodic
 from ratchet.core.service.same_site import Sites
 from ratchet.core.stores.message_bodies import StoredBodies
@@ -62,6 +63,7 @@ from ratchet.gateway.kv_responses import Responses
 from ratchet.gateway.kv_routes import Routes
 from ratchet.gateway.metrics import LOOK_S, FailingCalls
 from ratchet.gateway.models import Models
+from ratchet.gateway.opt_outs import OptOutRoutes
 from ratchet.gateway.other_calls import OtherCalls
 from ratchet.gateway.peer_sync import Memory, PeerSync
 from ratchet.gateway.publishing import OBSERVE_S, Publishing
@@ -71,6 +73,7 @@ from ratchet.gateway.recorder_pool import FINISH_S, RecorderPool, Recorders
 from ratchet.gateway.recorder_process import SOURCE
 from ratchet.gateway.settings import Constants, Settings
 from ratchet.gateway.telemetry import Telemetry
+from ratchet.gateway.unrecorded import Unrecorded
 
 
 @asynccontextmanager
@@ -106,12 +109,19 @@ async def build(
                 routes,
                 keys,
                 recording.quotas,
+                recording.unrecorded.known,
                 Periodic(OBSERVE_S, publishing.observe, "observation"),
                 Periodic(LOOK_S, failing.observe, "failing calls"),
                 Periodic(CHECK_EVERY_S, engines.check_health, "replicas"),
                 http_server(settings, constants, guard, keys),
             ],
-            {"routes": routes.ready, "other_gateways": peer_sync.ready, "keys": keys.ready, "files": has_files},
+            {
+                "routes": routes.ready,
+                "other_gateways": peer_sync.ready,
+                "keys": keys.ready,
+                "files": has_files,
+                "opt_outs": recording.unrecorded.known.ready,
+            },
             notes={
                 "broker": recording.broker.check,
                 "canaries": routes.check,
@@ -137,6 +147,8 @@ class _Recording:
     quotas: Quotas
     recorder: Recorder
     bodies: StoredBodies
+    arms: Arms
+    unrecorded: Unrecorded
 
 
 def _recording(
@@ -159,8 +171,10 @@ def _recording(
     updates = PeerUpdates(constants.conversation_bytes // 8)
     quotas = Quotas(broker.bus, utc_now, time.monotonic, updates, has_prices=settings.prices.are_set)
     streams = StreamMemory(settings.streams_bytes)
-    recorder = Recorder(outbox, pool, settings.recording_bytes, streams, updates, quotas.account)
-    return _Recording(contracts, broker, publishing, pool, updates, quotas, recorder, bodies)
+    arms = Arms(constants.arms_bytes)
+    unrecorded = Unrecorded(KnownOptOuts(broker.bus), arms, updates, outbox.put, new_id, utc_now)
+    recorder = Recorder(outbox, pool, settings.recording_bytes, streams, unrecorded, quotas.account)
+    return _Recording(contracts, broker, publishing, pool, updates, quotas, recorder, bodies, arms, unrecorded)
 
 
 @dataclass(frozen=True)
@@ -203,7 +217,7 @@ def _guard(
     models, router = routing.models, routing.router
 
     # Which trajectory a call belongs to, by what this gateway and the others remember, and its caller's rate.
-    arms, rest_s = Arms(constants.arms_bytes), constants.conversation_rest_s
+    arms, unrecorded, rest_s = recording.arms, recording.unrecorded, constants.conversation_rest_s
     identity = Identity(constants.identity_bytes, new_id, time.time, rest_s=rest_s, updates=updates)
     limit = RateLimit(time.monotonic, gateways=lambda: updates.gateways)
     memory = Memory(identity, arms, updates.calls, recorder.order, (quotas.learn, limit.learn))
@@ -217,16 +231,36 @@ def _guard(
     closing.callback(reader.close)
     user_key = settings.user_key.get_secret_value() if settings.user_key else None
     subject_key = settings.subject_key
-    exports = settings.span_exporter_endpoint is not None
     calls = CallOpener(
-        reader, models, router, continuing, arms, identity, peer_sync, user_key, subject_key, utc_now, exports
+        reader=reader,
+        models=models,
+        router=router,
+        continuing=continuing,
+        arms=arms,
+        identity=identity,
+        peer_sync=peer_sync,
+        user_key=user_key,
+        subject_key=subject_key,
+        now=utc_now,
+        unrecorded=unrecorded,
+        continues_traces=settings.span_exporter_endpoint is not None,
     )
     cache = AnswerCache(settings.cache_bytes)
     modes, limits = settings.logprob_modes, settings.limits
     answering = Answering(router, cache, recorder, identity, reader, modes, settings.prices, limits)
     completions = Completions(calls, answering, continuing, constants.keep_alive_s)
     handlers = Handlers(
-        recorder, continuing, arms, identity, peer_sync, updates, recording.contracts, recording.bodies, utc_now
+        recorder=recorder,
+        continuing=continuing,
+        arms=arms,
+        identity=identity,
+        peer_sync=peer_sync,
+        updates=updates,
+        contracts=recording.contracts,
+        bodies=recording.bodies,
+        unrecorded=unrecorded,
+        user_key=user_key,
+        now=utc_now,
     )
     others = OtherCalls(reader, models, router, settings.prices, quotas.account)
     asked = coordinator if settings.coordinator_url else None
@@ -236,10 +270,11 @@ def _guard(
         settings.service_roles,
         settings.other_role,
         user_key,
+        unrecorded,
         settings.prices,
         utc_now,
     )
-    further = further_routes(BundleFetcher(calls, updates), telemetry)
+    further = further_routes(BundleFetcher(calls, updates), telemetry, OptOutRoutes(unrecorded, user_key))
     find = route_finder(completions, others, handlers, further, asked, quotas)
     api = JsonApi(
         find,

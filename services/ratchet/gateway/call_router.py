@@ -79,7 +79,8 @@ class CallRouter:
         `asked`: the model as the agent named it, in `model`. `pinned`: who serves it now, as if the agent had named
         that version. `subject_ref`: the hash of whose trajectory it is.
 
-        Announces an arm that it draws, before the gateway asks any engine. Raises `NotFound`.
+        Announces an arm that it draws, before the gateway asks any engine, unless nothing of the trajectory is
+        recorded: it begins with stable then, for no statistic would show what a canary does to it. Raises `NotFound`.
         """
         is_evaluation = version is not None or pinned
         asked = self._requested_model(arm.role, asked)
@@ -91,8 +92,8 @@ class CallRouter:
         by_upstream = self._upstream(arm.role, asked) if route.stable is None else None
         lapsed = self.routes.has_lapsed(arm.role) or self.is_blind()
         metrics.series(metrics.LAPSED, arm.role).set(lapsed)
-        assignment = assign(route, arm, lapsed=lapsed)
-        if is_first:
+        assignment = assign(route, arm, lapsed=lapsed or (is_first and arm.unrecorded))
+        if is_first and not arm.unrecorded:
             self.announce(start_of(route, arm, assignment, lapsed=lapsed, at=self.now(), subject_ref=subject_ref()))
         return by_upstream or self._choice(arm.role, assignment, asked)
 

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,11 +16,13 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import uuid_utils
 
+from ratchet.core.contract.erasure import AGENT, SESSION, USER
 from ratchet.core.contract.traces import TRACEPARENT, Trace, read_traceparent, span_id_of
 from ratchet.core.errors import BadRequest, NotFound
 from ratchet.core.rules.access import Caller, KeyScope
 from ratchet.core.rules.arms import PINNED
 from ratchet.core.rules.chat.links import Digested
+from ratchet.core.rules.opt_outs import Ref
 from ratchet.core.rules.texts import NAME_CHARACTERS, user_ref
 from ratchet.core.service.asgi import Request
 from ratchet.dialects.api_dialect import ApiDialect
@@ -42,9 +44,10 @@ from ratchet.gateway.domain.routing import Arm, Arms, claim_of
 from ratchet.gateway.domain.turns import TurnHeader
 from ratchet.gateway.models import Models, Pinned
 from ratchet.gateway.peer_sync import PeerSync
+from ratchet.gateway.unrecorded import RECORD, Unrecorded, is_off
 
 T = TypeVar("T")
-TRAJECTORY, SESSION, AGENT = b"x-ratchet-trajectory", b"x-ratchet-session", b"x-ratchet-agent"
+TRAJECTORY_HEADER, SESSION_HEADER, AGENT_HEADER = b"x-ratchet-trajectory", b"x-ratchet-session", b"x-ratchet-agent"
 BUNDLE = b"x-ratchet-bundle"
 """Digest of the policy whose bundle the agent has asked for, and has composed this call by."""
 ARM = b"x-ratchet-arm"
@@ -126,6 +129,13 @@ class Labels(NamedTuple):
     agent: str | None
     pinned: bool
     """The call is an evaluation."""
+    off: bool
+    """Nothing of its trajectory is to be recorded."""
+
+    def refs(self, user_ref: str | None) -> list[Ref]:
+        """Whom the call is about."""
+        named = ((USER, user_ref), (SESSION, self.session), (AGENT, self.agent))
+        return [(kind, ref) for kind, ref in named if ref]
 
 
 class AskedModel(NamedTuple):
@@ -180,12 +190,12 @@ class Call:
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """Headers of its answer: which turn the call is, and who answered."""
+        """Headers of its answer: which turn the call is, if it becomes one, and who answered."""
 
         headers = [
-            (TRAJECTORY, self.header.trajectory_id.encode()),
+            (TRAJECTORY_HEADER, self.header.trajectory_id.encode()),
             (b"x-ratchet-trajectory-by", self.recognised.by.encode()),
-            (b"x-ratchet-turn", self.header.turn_id.encode()),
+            (RECORD, b"off") if self.arm.unrecorded else (b"x-ratchet-turn", self.header.turn_id.encode()),
             (b"x-ratchet-policy", self.choice.assignment.policy.name.encode("latin-1", "replace")),
             (b"x-ratchet-arm", self.header.policy.arm.encode()),
         ]
@@ -208,6 +218,7 @@ class CallOpener:
     subject_key: bytes
     """Key of the hash of a trajectory's subject, the same in all gateways; empty where they share no secret."""
     now: Callable[[], datetime]
+    unrecorded: Unrecorded
     continues_traces: bool = False
     """Engines continue a trace from the call's own span, not from the agent's: that span is exported."""
 
@@ -216,18 +227,18 @@ class CallOpener:
 
         Raises `BadRequest`, and what `draw` does.
         """
-        labels = Labels(_label(request, SESSION), _label(request, AGENT), pinned=_is_pinned(request))
+        labels = labels_of(request)
         names, owner = names_of(request.header, trajectory), request.caller.key_id or ""
         (asked, naming), sent = await self._read(dialect, request, names, owner)
         asking = Asked(scope_of(request), names, naming, request.body, lambda: asked.messages, owner)
         exact, at = asked.named_by == ADAPTER_ID, self.now()
         model = AskedModel(asked.model, asked.named_by, asked.asked_model, exact=exact, pinned=labels.pinned)
         subject = partial(_subject_ref, asking, asked, labels.session, self.subject_key)
-        drawn = await self.draw(model, asking, request.caller, subject)
+        user = user_ref(self.user_key, end_user_of(asked)) if self.user_key is not None else None
+        drawn = await self.draw(model, asking, request.caller, subject, labels.refs(user), off=labels.off)
         if owner and request.caller.allows(KeyScope.FEEDBACK, drawn.arm.role):
             drawn.arm.called_by(owner)
-        user = end_user_of(asked) if self.user_key is not None else None
-        header = self._header(request, labels, drawn, at, user_ref(self.user_key, user))
+        header = self._header(request, labels, drawn, at, user)
         call = msgspec.structs.replace(
             asked,
             headers=passed_headers(request, header if self.continues_traces else None),
@@ -240,9 +251,17 @@ class CallOpener:
         return Call(dialect, call, sent, drawn.arm, drawn.recognised, drawn.choice, header, began, owner, composed_by)
 
     async def draw(
-        self, model: AskedModel, asking: Asked, caller: Caller, subject_ref: Callable[[], str | None]
+        self,
+        model: AskedModel,
+        asking: Asked,
+        caller: Caller,
+        subject_ref: Callable[[], str | None],
+        refs: Sequence[Ref],
+        *,
+        off: bool,
     ) -> Drawn:
-        """Recognise the trajectory and choose who answers its call. `subject_ref`: the hash of whose trajectory it is.
+        """Recognise the trajectory and choose who answers its call. `subject_ref`: the hash of whose trajectory it is;
+        `refs`: whom it is about; `off`: its agent wants nothing of it recorded.
 
         Raises `NotFound`, `Forbidden` for what the caller's key does not allow, or `Unavailable` when the gateway
         cannot look up a named version.
@@ -251,6 +270,7 @@ class CallOpener:
             named, version = await self.models.resolve(model.name, caller, exact=model.exact, evaluates=model.pinned)
             recognised = await self.peer_sync.recognise(asking)
             arm = self.arms.open(recognised.trajectory_id, named.role)
+            self.unrecorded.heed(arm, refs, off=off)
             await self.router.prepare(named.role, version)
             choice = self._assign(recognised, arm, version, model, subject_ref)
         except NotFound as error:
@@ -314,6 +334,12 @@ def scope_of(request: Request) -> str:
         return request.caller.key_id
     key = request.headers.get(b"authorization", b"")
     return hashlib.blake2b(key, digest_size=16).hexdigest() if key else ""
+
+
+def labels_of(request: Request) -> Labels:
+    """What its headers say of a call. Raises `BadRequest`."""
+    session, agent = _label(request, SESSION_HEADER), _label(request, AGENT_HEADER)
+    return Labels(session, agent, pinned=_is_pinned(request), off=is_off(request))
 
 
 def _label(request: Request, name: bytes) -> str | None:

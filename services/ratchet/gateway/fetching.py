@@ -9,8 +9,9 @@ from urllib.parse import parse_qsl
 from ratchet.core.contract.bundle import NO_BUNDLE
 from ratchet.core.contract.http.gateway import FetchedBundle
 from ratchet.core.contract.roles import DEFAULT_ROLE
+from ratchet.core.rules.texts import user_ref
 from ratchet.core.service.asgi import Request, Response, json_response
-from ratchet.gateway.calls import AskedModel, CallOpener, new_id, scope_of
+from ratchet.gateway.calls import AskedModel, CallOpener, labels_of, new_id, scope_of
 from ratchet.gateway.domain.identity import Asked, names_of, subject_ref
 from ratchet.gateway.domain.peer_updates import PeerUpdates
 from ratchet.gateway.domain.routing import claim_of
@@ -37,7 +38,9 @@ class BundleFetcher:
         asking = Asked(scope_of(request), names, {}, b"", list, owner)
         subject = partial(subject_ref, asking, given.get("user"), given.get("session"), calls.subject_key)
         model = AskedModel(role, "role", role, exact=True)
-        _, arm, choice = await calls.draw(model, asking, request.caller, subject)
+        user = user_ref(calls.user_key, given.get("user"))
+        labels = labels_of(request)._replace(session=given.get("session"))
+        _, arm, choice = await calls.draw(model, asking, request.caller, subject, labels.refs(user), off=labels.off)
         arm.fetched = True
         self.updates.changed(arm)
         policy, claim = choice.assignment.policy, claim_of(arm.role, choice.assignment, mixed=arm.mixed)

@@ -16,11 +16,14 @@ import msgspec
 from ratchet.bus.bodies import Bodies
 from ratchet.bus.contracts import Contracts
 from ratchet.core.contract import Feedback, TrajectoryEnd
+from ratchet.core.contract.erasure import USER
 from ratchet.core.contract.http.gateway import BodyKept, DeletedResponse, Ended, FeedbackTaken
 from ratchet.core.contract.reward import JUDGEMENT, UPDATE
 from ratchet.core.contract.roles import DEFAULT_ROLE
 from ratchet.core.errors import BadRequest, Forbidden, InvalidMessage, Unavailable
 from ratchet.core.rules.access import Caller, KeyScope
+from ratchet.core.rules.opt_outs import refs_of
+from ratchet.core.rules.texts import user_ref
 from ratchet.core.service.asgi import Request, Response, json_response
 from ratchet.dialects.responses.state import PAGE, input_page
 from ratchet.gateway.calls import new_id
@@ -30,6 +33,7 @@ from ratchet.gateway.domain.peer_updates import PeerUpdates
 from ratchet.gateway.domain.routing import Arm, Arms
 from ratchet.gateway.peer_sync import PeerSync
 from ratchet.gateway.recorder import Recorder
+from ratchet.gateway.unrecorded import NOT_RECORDED, Unrecorded, is_off
 
 FIRST_COUNTS = "the first outcome of a trajectory counts"
 UNKNOWN_TRAJECTORY = (
@@ -57,6 +61,9 @@ class Handlers:
     contracts: Contracts
     bodies: Bodies
     """Keeps the large ones of agents' messages."""
+    unrecorded: Unrecorded
+    user_key: str | None
+    """Key of the hash of users' names."""
     now: Callable[[], datetime]
 
     async def get_response(self, response_id: str, request: Request, _: str | None) -> Response:
@@ -111,13 +118,24 @@ class Handlers:
             note = f"{FIRST_COUNTS}: an outcome in this end counts where no earlier end gave one"
         for ended in ends:
             arm = known.get(ended.role)
-            self.recorder.record_end(ended, arm, counted=knows_all)
+            if self.unrecorded.heed(arm or Arm(trajectory_id, ended.role), [*refs_of(ended)], off=is_off(request)):
+                note = NOT_RECORDED
+            else:
+                self.recorder.record_end(ended, arm, counted=knows_all)
             self.identity.ended(ended.trajectory_id)
             if arm is not None:
                 arm.ended, arm.has_outcome = True, arm.has_outcome or ended.outcome is not None
                 self.updates.changed(arm)
         ended_before = [arm.role for arm in earlier]
         return json_response(Ended(trajectory_id=trajectory_id, roles=roles, ended_before=ended_before, note=note), 202)
+
+    def _is_unrecorded(self, feedback: Feedback) -> bool:
+        """Whether its trajectory is not recorded, or someone has opted out whom it names: its rater among them."""
+        rater = user_ref(self.user_key, feedback.rater)
+        refs = [*refs_of(feedback), *([(USER, rater)] if rater else [])]
+        arms = self.arms.of_trajectory(feedback.trajectory_id)
+        is_off = any(arm.unrecorded for arm in arms if arm.role == feedback.role)
+        return is_off or self.unrecorded.covers(feedback.trajectory_id, feedback.role, refs)
 
     def _meant_by(self, name: str, request: Request) -> str:
         """The trajectory that a name means to the caller: the newest with calls. Raises `BadRequest`."""
@@ -154,8 +172,11 @@ class Handlers:
         }
         checked = self.contracts.check_strict_json(Feedback.TOPIC, msgspec.json.encode(members))
         feedback = cast("Feedback", checked)
-        self.recorder.record_feedback(feedback)
         note = None if known else UNKNOWN_TRAJECTORY
+        if is_off(request) or self._is_unrecorded(feedback):
+            note = NOT_RECORDED
+        else:
+            self.recorder.record_feedback(feedback)
         return json_response(FeedbackTaken(feedback_id=feedback.event_id, trajectory_id=trajectory_id, note=note), 202)
 
     async def keep_body(self, sha256: str, request: Request, _: str | None) -> Response:

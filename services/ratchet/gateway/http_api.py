@@ -22,6 +22,7 @@ from ratchet.dialects.requests import read_fields, value_of
 from ratchet.gateway.completions import Completions
 from ratchet.gateway.fetching import BundleFetcher
 from ratchet.gateway.handlers import Handlers
+from ratchet.gateway.opt_outs import OptOutRoutes
 from ratchet.gateway.other_calls import OtherCalls
 from ratchet.gateway.quotas import Quotas
 from ratchet.gateway.telemetry import SIGNALS, Telemetry
@@ -52,10 +53,15 @@ _JOBS = r"/v1/jobs(/[A-Za-z0-9][A-Za-z0-9_.-]{0,127}){0,2}"
 _FORWARDED = {"GET": re.compile(rf"/v1/status(/training|/dpo)?|{_JOBS}"), "POST": re.compile(_JOBS)}
 
 
-def further_routes(bundles: BundleFetcher, telemetry: Telemetry) -> Mapping[tuple[str, str], Route]:
-    """The routes of agents that compose their own prompts, or send telemetry."""
+def further_routes(
+    bundles: BundleFetcher, telemetry: Telemetry, opt_outs: OptOutRoutes
+) -> Mapping[tuple[str, str], Route]:
+    """The routes of agents that compose their own prompts, or send telemetry, and of people who opt out."""
     return {
         ("GET", "/v1/bundle"): Route(KeyScope.INFER, bundles.get),
+        ("GET", "/v1/opt-outs"): Route(KeyScope.VIEW, opt_outs.list_kept),
+        ("POST", "/v1/opt-outs"): Route(KeyScope.FEEDBACK, opt_outs.opt_out),
+        ("POST", "/v1/opt-ins"): Route(KeyScope.FEEDBACK, opt_outs.opt_in),
         **{
             ("POST", f"/v1/{signal}"): Route(KeyScope.INFER, partial(telemetry.take, signal), is_metered=False)
             for signal in SIGNALS

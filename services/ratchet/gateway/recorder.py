@@ -19,9 +19,9 @@ from ratchet.core.contract.gateway_notes import CallNote
 from ratchet.core.contract.turn import Usage
 from ratchet.core.errors import Unavailable
 from ratchet.core.rules.capture import Reason
+from ratchet.core.rules.opt_outs import refs_of
 from ratchet.dialects.streams import BETWEEN, LAST_EVENTS, datas
 from ratchet.gateway import metrics
-from ratchet.gateway.domain.peer_updates import PeerUpdates
 from ratchet.gateway.domain.prices import FREE, spent_tokens
 from ratchet.gateway.domain.routing import Arm
 from ratchet.gateway.domain.turns import CANCELLED, LOST, TOO_LARGE, TurnHeader, policy_label
@@ -29,6 +29,7 @@ from ratchet.gateway.recorder_pool import Finish, JobRunner
 from ratchet.gateway.recorder_process import CallJob, Counted, EventJob, Job, Recorded, counted_of, short_turn
 from ratchet.gateway.span_records import SpansJob
 from ratchet.gateway.turn_order import TurnOrder
+from ratchet.gateway.unrecorded import Unrecorded
 
 log = structlog.get_logger()
 
@@ -80,15 +81,16 @@ class Recorder:
         jobs: JobRunner,
         budget_bytes: int,
         streams: StreamMemory,
-        updates: PeerUpdates,
+        unrecorded: Unrecorded,
         account: Account | None = None,
     ) -> None:
-        """`updates`: what processes send each other of calls; `account` takes what the calls of a key used."""
+        """`account` takes what the calls of a key used."""
         self._outbox = outbox
         self._jobs = jobs
         self._budget = budget_bytes
-        self._updates = updates
+        self._updates = unrecorded.updates
         self._account = account
+        self._unrecorded = unrecorded
         self.streams = streams
         """Where streams under way are kept for their turns."""
         self.order = TurnOrder()
@@ -105,14 +107,18 @@ class Recorder:
         self._outbox.put(start)
 
     def record_call(self, arm: Arm, job: CallJob) -> None:
-        """Publish a call that is over as a turn: bare where its agent gave it up before any answer came.
+        """Publish a call that is over as a turn, unless its trajectory is not recorded: bare where its agent gave it up
+        before any answer came.
 
         PeerUpdates for other processes go out before this returns, and so before the agent has the end of its answer.
         """
-        arm.own_turns += 1
         engine_worked = bool(job.answer) or job.barred == CANCELLED
         if self._account is not None and job.header.key_id is not None and engine_worked and job.choice == 0:
             self._account(job.header.key_id, *used_by(job))
+        if self._unrecorded.heed(arm, [*refs_of(job.header)]):
+            self._updates.send()
+            return
+        arm.own_turns += 1
         if job.barred == CANCELLED and not job.answer:
             self._publish_bare(arm, job, CANCELLED)
         elif not self._has_room(job.size):
@@ -157,6 +163,8 @@ class Recorder:
 
         def submit(waited: int = 0) -> None:
             self._held -= waited
+            if arm is not None and arm.unrecorded:
+                return
             whole = msgspec.structs.replace(ended, turns=arm.turns) if arm and counted else ended
             self._submit(ended.trajectory_id, EventJob(ended.TOPIC, encode(whole)), self._publish_event)
 
@@ -189,7 +197,9 @@ class Recorder:
 
     def _publish_turn(self, arm: Arm, job: CallJob, recorded: Recorded | None) -> None:
         """Publish the turn, bare if it got no record; the last of several calls lets the ends go that wait for them."""
-        if recorded is None or recorded.record is None:
+        if arm.unrecorded:  # since its record began to be made
+            pass
+        elif recorded is None or recorded.record is None:
             self._publish_bare(arm, job, LOST)
         else:
             if recorded.counted is not None:

@@ -20,6 +20,7 @@ from ratchet.bus.envelope import HEADER_ROOM, Record, Sealer
 from ratchet.core.contract import JsonObject, encode, named_id
 from ratchet.core.contract.spans import Span, Spans
 from ratchet.core.errors import BadRequest, InvalidMessage, Rejected
+from ratchet.core.rules.opt_outs import Ref, refs_of
 from ratchet.core.rules.redaction import Redacted, redact
 from ratchet.core.rules.texts import user_ref
 from ratchet.dialects.telemetry.names import OWN_SCOPE, SWITCH
@@ -69,6 +70,8 @@ class TakenSpans(msgspec.Struct, frozen=True, array_like=True):
     """What became of a request of OTLP."""
 
     records: list[Record] = msgspec.field(default_factory=list[Record])
+    whose: list[tuple[str, list[Ref]]] = msgspec.field(default_factory=list[tuple[str, list[Ref]]])
+    """Of each record its role, and whom its spans are about."""
     refused: dict[str, int] = msgspec.field(default_factory=dict[str, int])
     """Spans, and events, that are in no record: by the reason."""
     silent: int = 0
@@ -91,14 +94,16 @@ def take_spans(job: SpansJob, sealer: Sealer) -> TakenSpans:
         packed = taking.packed(raw, origin.role)
         if packed is not None:
             groups[origin].append(packed)
-    silent, taken = 0, list[tuple[Record, int]]()
+    silent, taken, whose = 0, list[tuple[Record, int]](), list[tuple[str, list[Ref]]]()
     for origin, spans in groups.items():
         parts = list(_in_messages(spans))
         batches = [_batch_of(origin, job.key_id, part) for part in parts]
         silent += calls_of(tree_of(batches), frozenset()).silent
         taken += chain.from_iterable(map(partial(taking.sealed, origin), parts, batches))
+        about = sorted({ref for batch in batches for ref in refs_of(batch)})
+        whose += [(origin.role, about)] * (len(taken) - len(whose))
     records = [record for record, _ in taken]
-    return TakenSpans(records, dict(taking.refused), silent, sum(number for _, number in taken))
+    return TakenSpans(records, whose, dict(taking.refused), silent, sum(number for _, number in taken))
 
 
 class _Origin(NamedTuple):

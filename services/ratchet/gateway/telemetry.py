@@ -17,6 +17,8 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.envelope import Record
+from ratchet.core.contract.erasure import TRAJECTORY
 from ratchet.core.errors import BadRequest, Unavailable
 from ratchet.core.rules.access import Caller, KeyScope
 from ratchet.core.service.asgi import Request, Response, body_too_large
@@ -27,6 +29,7 @@ from ratchet.gateway.domain.prices import Prices
 from ratchet.gateway.recorder import Recorder
 from ratchet.gateway.recorder_process import Recorded
 from ratchet.gateway.span_records import SpansJob, TakenSpans, words_of
+from ratchet.gateway.unrecorded import Unrecorded, is_off
 
 log = structlog.get_logger()
 
@@ -52,6 +55,7 @@ class Telemetry:
     other_role: str
     """The role of all other services."""
     user_key: str | None
+    unrecorded: Unrecorded
     prices: Prices
     now: Callable[[], datetime]
     _storing: set[asyncio.Task[TakenSpans]] = field(default_factory=set[asyncio.Task[TakenSpans]], init=False)
@@ -61,6 +65,8 @@ class Telemetry:
         content_type = content_type_of(request.header(b"content-type") or JSON)
         if len(request.body) > LARGEST:
             raise body_too_large(LARGEST)
+        if is_off(request):
+            return answer(signal, content_type, TakenSpans())
         bus = self.connected()
         if bus is None:
             raise _try_again("the broker is not connected")
@@ -123,8 +129,17 @@ class Telemetry:
         return await done
 
     async def _store(self, bus: Bus, taken: TakenSpans) -> None:
-        """Raises `HttpError` (503) unless the stream has all of it."""
-        results = await asyncio.gather(*map(bus.publish_record, taken.records), return_exceptions=True)
+        """Raises `HttpError` (503) unless the stream has all of it, without what is about who has opted out."""
+        kept, dropped = list[Record](), set[tuple[str, str]]()
+        for record, (role, refs) in zip(taken.records, taken.whose, strict=True):
+            if self.unrecorded.known.covers(role, refs):
+                dropped |= {(role, ref) for kind, ref in refs if kind == TRAJECTORY}
+            else:
+                kept.append(record)
+        for role, run in sorted(dropped):  # the other spans of its trace may name no one
+            if not self.unrecorded.known.covers(role, [(TRAJECTORY, run)]):
+                self.unrecorded.send(TRAJECTORY, run, role, erases=False)
+        results = await asyncio.gather(*map(bus.publish_record, kept), return_exceptions=True)
         for result in results:
             if isinstance(result, Unavailable):
                 raise _try_again(str(result))

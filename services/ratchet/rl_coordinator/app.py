@@ -4,6 +4,7 @@
     HTTP API ─> http ────────────────────┼─> jobs ─> RL_TRAINING, RL_JOBS, S3 snapshots
     RL_TRAINING ─────────────────────────┘    └───> registry: policies, lineage
                                                     storage: sweeps of S3
+    RL_OPT_OUTS ─> opt_outs ─> KV opt_outs, erasures
     KV erasures ─> erasures: objects, jobs, policies of what the collector has removed; receipts
 
 Each subject builds itself; its package's docstring draws its inside.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 from ratchet.bus.connection import Bus
 from ratchet.core.datasets.s3_snapshots import Snapshots
@@ -27,12 +29,14 @@ from ratchet.core.service.runtime import App, Periodic
 from ratchet.core.service.same_site import Sites
 from ratchet.core.stores.audit_store import audit_log_of
 from ratchet.core.stores.erased import Erased
+from ratchet.core.stores.erasures import ask_erasure
 from ratchet.core.stores.message_bodies import StoredBodies
 from ratchet.core.stores.objects import Objects
 from ratchet.core.stores.warehouse import Warehouse
 from ratchet.rl_coordinator.erasures import FOLDER, ErasedObjects, Finisher, Receipts
 from ratchet.rl_coordinator.http import ErasureRoutes, KeyStore, Subjects, http_app
 from ratchet.rl_coordinator.jobs import build_jobs
+from ratchet.rl_coordinator.opt_outs import opt_outs
 from ratchet.rl_coordinator.registry import build_registry
 from ratchet.rl_coordinator.settings import TIMING, Settings, Timing
 from ratchet.rl_coordinator.storage import build_storage
@@ -93,6 +97,7 @@ async def assembled(  # noqa: PLR0913 - the connections
     triggers = build_triggers(settings, recipes, timing, bus=bus, warehouse=warehouse, counters=counters, jobs=jobs)
 
     storage = build_storage(settings, bus=bus, objects=objects)
+    opting_out = opt_outs(bus, partial(ask_erasure, bus))
 
     async def check_objects() -> str | None:
         await asyncio.to_thread(objects.ping)
@@ -136,6 +141,7 @@ async def assembled(  # noqa: PLR0913 - the connections
             *jobs.components,
             *storage.components,
             Periodic(timing.erasure_tick_s, finisher.tick, "erasures"),
+            opting_out,
             keys,
             server,
         ],

@@ -34,6 +34,7 @@ from ratchet.core.rules.recent_share import COLLECTION
 from ratchet.core.rules.redaction import rules_digest
 from ratchet.core.service.alerts import Alerts, held_alerts
 from ratchet.core.service.contracts import load_contracts
+from ratchet.core.service.opt_outs import KnownOptOuts
 from ratchet.core.service.runtime import App, Component, Periodic
 from ratchet.core.stores.audit_store import AuditStore
 from ratchet.core.stores.erased import KEYS, Erased
@@ -108,7 +109,8 @@ def assembled(
         {role: frozenset(tools) for role, tools in settings.final_tools.items()}, settings.failure_by_error
     )
     erased = Erased(warehouse)
-    tombstones = Tombstones(bus, erased, ledger, generations, streams, now)
+    known = KnownOptOuts(partial(_given, bus))
+    tombstones = Tombstones(bus, erased, ledger, generations, streams, known, now)
     screen = Screen(bus.contracts, rules_digest(), settings.refuse_unredacted)
     collector = partial(
         Collector,
@@ -194,6 +196,7 @@ def assembled(
         settle_s=tuning.erasure_settle_s,
     )
     components: list[Component] = [
+        known,
         *(subscribed(bus, spec, collectors[stream], bounds) for stream, spec in specs.items()),
         Periodic(tuning.audit_interval_s, auditor.tick, "audit"),
         Periodic(tuning.audit_interval_s, trimmer.tick, "trim"),
@@ -215,6 +218,10 @@ def assembled(
         COLLECTION: silence.check_collection,
     }
     return App(NAME, components, checks, notes)
+
+
+async def _given(bus: Bus) -> Bus:
+    return bus
 
 
 def collected(contracts: Contracts) -> Mapping[str, ConsumerSpec]:

@@ -15,6 +15,7 @@ from ratchet.bus.message import Message
 from ratchet.bus.outbox import Outbox
 from ratchet.bus.spool import NoSpool
 from ratchet.bus.testing import eventually
+from ratchet.client.opt_outs import OptOuts
 from ratchet.client.preparer import Preparer
 from ratchet.client.recording import Recording
 from ratchet.client.settings import ClientSettings
@@ -26,9 +27,13 @@ from tests.support.messages import trajectory
 CONTRACTS = load_contracts()
 
 
+def no_one_out() -> OptOuts:
+    return OptOuts(None, lambda: None, lambda: None)
+
+
 def made(limit: int = 100, limit_bytes: int = 1_000_000) -> tuple[Preparer, Outbox]:
     outbox = Outbox(CONTRACTS, "test", NoSpool())
-    return Preparer(outbox, limit, limit_bytes), outbox
+    return Preparer(outbox, no_one_out(), limit, limit_bytes), outbox
 
 
 async def test_secrets_are_removed_and_counted_before_a_message_reaches_outbox() -> None:
@@ -140,7 +145,7 @@ class Validating(Outbox):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no process forks here")
 def test_fork_waits_for_the_message_that_is_prepared() -> None:
     outbox = Validating()
-    preparer = Preparer(outbox, 100, 1_000_000)
+    preparer = Preparer(outbox, no_one_out(), 100, 1_000_000)
     preparer.start()
     preparer.put(trajectory())
     outbox.began.wait()
@@ -169,7 +174,7 @@ class Checking:
 def test_fork_waits_for_the_message_that_a_strict_client_checks() -> None:
     contracts, kept = Checking(), list[Message]()
     agent = Agent(agent_id="a", role="support", session_id="s")
-    recording = Recording(agent, ClientSettings(), contracts, kept.append, strict=True, now=utc_now)  # pyright: ignore[reportArgumentType]
+    recording = Recording(agent, ClientSettings(), contracts, kept.append, no_one_out(), strict=True, now=utc_now)  # pyright: ignore[reportArgumentType]
     other = threading.Thread(target=recording.submit, args=(trajectory(),))
     other.start()
     contracts.began.wait()

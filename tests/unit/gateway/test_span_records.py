@@ -19,16 +19,20 @@ from ratchet.core.contract.spans import Span
 from ratchet.core.errors import InvalidMessage
 from ratchet.core.service.asgi import Request, Response
 from ratchet.core.service.contracts import load_contracts
+from ratchet.core.service.opt_outs import KnownOptOuts
 from ratchet.core.service.problems import HttpError
 from ratchet.dialects.telemetry.otlp import JSON, PROTOBUF
 from ratchet.extras.span_exporter.domain import call_span, request_of
+from ratchet.gateway.domain.peer_updates import PeerUpdates
 from ratchet.gateway.domain.prices import Price, Prices
+from ratchet.gateway.domain.routing import Arms
 from ratchet.gateway.error_shapes import ErrorShapes
 from ratchet.gateway.recorder import Recorder
 from ratchet.gateway.recorder_pool import Finish
 from ratchet.gateway.recorder_process import Recorded
 from ratchet.gateway.span_records import MESSAGE_BYTES, SpansJob, TakenSpans, take_spans, words_of
 from ratchet.gateway.telemetry import Telemetry, answer, content_type_of, status_body
+from ratchet.gateway.unrecorded import Unrecorded
 from tests.support.messages import turn
 from tests.support.span_exports import delivered
 from tests.support.telemetry import RECEIVED, SEALER, batches, job, spelled, traced
@@ -243,7 +247,9 @@ async def test_request_whose_sender_went_away_is_stored_all_the_same() -> None:
             stored.set()
 
     recorder, bus = cast("Recorder", Reading()), cast("Bus", Connected())
-    telemetry = Telemetry(recorder, lambda: bus, {}, "default", None, Prices(), lambda: RECEIVED)
+    known = KnownOptOuts(asyncio.Event().wait)  # type: ignore[arg-type]
+    unrecorded = Unrecorded(known, Arms(0), PeerUpdates(), lambda _: True, str, lambda: RECEIVED)
+    telemetry = Telemetry(recorder, lambda: bus, {}, "default", None, unrecorded, Prices(), lambda: RECEIVED)
     request = Request("POST", "/v1/traces", {b"content-type": PROTOBUF.encode()}, traced("a").protobuf)
     asking = asyncio.create_task(telemetry.take("traces", request, None))
     await reading.wait()

@@ -5,6 +5,7 @@ from ratchet.core.contract.audit import AuditEntry
 from ratchet.core.contract.deployment import ModelDeployed, ModelRollout
 from ratchet.core.contract.gateway_notes import GatewayNotes
 from ratchet.core.contract.operations import Alert, DeadLetter, Stored
+from ratchet.core.contract.opt_out import OptOut
 from ratchet.core.contract.reward import Feedback, Preference, Reward
 from ratchet.core.contract.roles import DEFAULT_ROLE, role_subject
 from ratchet.core.contract.spans import Spans
@@ -24,6 +25,7 @@ MESSAGES: dict[str, type[Message]] = {
         Reward,
         Feedback,
         Preference,
+        OptOut,
         TrainingRequest,
         TrainingStatus,
         TrainingDispatch,
@@ -49,6 +51,7 @@ __all__ = [
     "Message",
     "ModelDeployed",
     "ModelRollout",
+    "OptOut",
     "Outcome",
     "PolicyClaim",
     "Preference",

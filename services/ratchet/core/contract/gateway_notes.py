@@ -68,6 +68,8 @@ class ArmNote(Value, frozen=True, kw_only=True, omit_defaults=True):
     has_outcome: bool = False
     fetched: bool = False
     """Its agent asked for the policy's bundle, to compose its prompts itself."""
+    unrecorded: bool = False
+    """Nothing of it is recorded."""
     enders: Annotated[list[Text], Meta(max_length=8)] = field(default_factory=list[Text])
     """Ids of keys that have called and may end it."""
 

@@ -49,6 +49,8 @@ class Arm:
     """An end gave an outcome, which stands whatever a later end gives."""
     fetched: bool = False
     """Its agent asked for the policy's bundle, and composes its prompts itself."""
+    unrecorded: bool = False
+    """Nothing of it is recorded, from now on and for good."""
     enders: list[str] = field(default_factory=list[str])
     """Ids of the keys that have called and may end it, up to `ENDERS`."""
 
@@ -93,6 +95,7 @@ class Arm:
             ended=self.ended,
             has_outcome=self.has_outcome,
             fetched=self.fetched,
+            unrecorded=self.unrecorded,
             enders=self.enders[:],
         )
 
@@ -115,6 +118,7 @@ class Arm:
             known[process] = note.turns
         self.ended, self.has_outcome = self.ended or note.ended, self.has_outcome or note.has_outcome
         self.fetched = self.fetched or note.fetched
+        self.unrecorded = self.unrecorded or note.unrecorded
         self.called_by(*note.enders)
         theirs = Assignment(note.arm, note.weight, note.policy) if note.policy and note.arm else None
         if self.assignment is None or (note.mixed and not self.mixed and theirs is not None):

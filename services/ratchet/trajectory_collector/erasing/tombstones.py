@@ -2,7 +2,8 @@
 
 It may come from a spool, from a producer that sends again, from a run that was under way, or from a restored stream. It
 is recognised by the ids in the table `erased`, or because it names the user, session or agent itself; then its own ids
-are erased from there on, too, so that a reward or a judgement of it finds no way in.
+are erased from there on, too, so that a reward or a judgement of it finds no way in. The same becomes of what clients
+and gateways send that do not know yet who has opted out.
 """
 
 from __future__ import annotations
@@ -16,8 +17,12 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.consumer import BatchHandler, Done, Outcome
 from ratchet.bus.kv import Bucket
 from ratchet.bus.received import Received
+from ratchet.core.contract import DEFAULT_ROLE, Message
 from ratchet.core.contract.erasure import AWAITS_APPROVAL, ERASURES, Erasure
+from ratchet.core.contract.opt_out import OPT_OUTS
 from ratchet.core.rules.erasing import Names, names_in, which
+from ratchet.core.rules.opt_outs import refs_of
+from ratchet.core.service.opt_outs import KnownOptOuts
 from ratchet.core.stores.erased import Erased
 from ratchet.trajectory_collector import metrics
 from ratchet.trajectory_collector.clickhouse_ledger import Ledger
@@ -38,6 +43,7 @@ class Tombstones:
     ledger: Ledger
     generations: Generations
     streams: Streams
+    opt_outs: KnownOptOuts
     now: Callable[[], datetime]
     _known: list[list[Erasure]] = field(default_factory=list[list[Erasure]], init=False)
     """The last look, once there was one."""
@@ -69,20 +75,26 @@ class Tombstones:
         return [Done() if received.sequence in late else next(outcomes) for received in batch]
 
     async def _late(self, batch: Batch) -> set[int]:
-        """The sequences of erased messages."""
+        """The sequences of erased messages, and of those about people who have opted out."""
+        await self.opt_outs.is_read.wait()
         erasures = self._known[0] if self._known else await self.look()
-        if not erasures:
+        if not erasures and self.opt_outs.is_empty:
             return set()
         named = {received.sequence: names_in(received.body) for received in batch}
         known = await self.erased.among({one for names in named.values() for one in names.ids})
         late: set[int] = set()
+        out = {received.sequence for received in batch if self._is_out(received.message)}
         for sequence, names in named.items():
             erasure = which(erasures, names)
-            if erasure is not None:
-                await self.erased.add(erasure.erasure_id, pairs_of(names), self.now())
-            if erasure is not None or not known.isdisjoint(pairs_of(names)):
+            by = erasure.erasure_id if erasure is not None else OPT_OUTS if sequence in out else None
+            if by is not None:
+                await self.erased.add(by, pairs_of(names), self.now())
+            if by is not None or not known.isdisjoint(pairs_of(names)):
                 late.add(sequence)
         return late
+
+    def _is_out(self, message: Message) -> bool:
+        return self.opt_outs.covers(getattr(message, "role", DEFAULT_ROLE), refs_of(message))
 
     async def _drop(self, consumer: str, stream: str, sequences: Sequence[int]) -> None:
         generation = await self.generations.current(stream, consumer)

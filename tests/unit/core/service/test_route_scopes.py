@@ -24,6 +24,7 @@ from ratchet.gateway.domain.peer_updates import PeerUpdates
 from ratchet.gateway.domain.prices import NO_PRICES
 from ratchet.gateway.fetching import BundleFetcher
 from ratchet.gateway.http_api import further_routes, route_finder
+from ratchet.gateway.opt_outs import OptOutRoutes
 from ratchet.gateway.other_calls import OtherCalls
 from ratchet.gateway.quotas import Quotas
 from ratchet.gateway.telemetry import Telemetry
@@ -39,7 +40,7 @@ CONTROL = {
 BY_CHANGE = {"coordinator": KeyScope.TRAIN, "deployer": KeyScope.OPERATE, "console": KeyScope.ANNOTATE}
 """What a POST takes."""
 INFER, FEEDBACK = KeyScope.INFER, KeyScope.FEEDBACK
-OF_GATEWAY = {"end": FEEDBACK, "feedback": FEEDBACK, "jobs": KeyScope.TRAIN, "status": KeyScope.VIEW}
+OF_GATEWAY = {"end": FEEDBACK, "opt-": FEEDBACK, "feedback": FEEDBACK, "jobs": KeyScope.TRAIN, "status": KeyScope.VIEW}
 """By a word in the path; any other route of the gateway is about models."""
 
 
@@ -141,8 +142,8 @@ async def test_every_documented_route_of_gateway_refuses_key_without_its_scope(t
     async with alone(tmp_path) as here, coordinator:
         calls = here.completions.calls
         others = OtherCalls(calls.reader, calls.models, calls.router, NO_PRICES, quotas.account)
-        telemetry = Telemetry(UNUSED, UNUSED, {}, "default", None, NO_PRICES, UNUSED)
-        further = further_routes(BundleFetcher(calls, PeerUpdates()), telemetry)
+        telemetry = Telemetry(UNUSED, UNUSED, {}, "default", None, UNUSED, NO_PRICES, UNUSED)
+        further = further_routes(BundleFetcher(calls, PeerUpdates()), telemetry, OptOutRoutes(UNUSED, None))
         find = route_finder(here.completions, others, here.handlers, further, coordinator, quotas)
         routes = [(path, verb.upper()) for path, verbs in paths.items() for verb in verbs]
         assert len(routes) > 8

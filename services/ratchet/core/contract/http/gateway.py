@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Literal
 
 from ratchet.core.contract.bundle import Bundle
@@ -77,6 +78,37 @@ class FeedbackTaken(Answer, frozen=True, kw_only=True):
     trajectory_id: str
     note: str | None = None
     """What becomes of it where no gateway remembers a call of the trajectory; null otherwise."""
+
+
+class OptOutTaken(Answer, frozen=True, kw_only=True):
+    """Someone has opted out, or in again: heeded here at once, at other gateways and clients within 5 s."""
+
+    key: str
+    """Names the entry, and not whom it is about."""
+    kind: str
+    """`user`, `session` or `agent`."""
+    role: str | None
+    """Null: every role."""
+    opted_out: bool
+
+
+class KeptOptOut(Answer, frozen=True, kw_only=True):
+    """Someone who is not recorded."""
+
+    key: str
+    kind: str
+    """`user`, `session`, `agent` or `trajectory`."""
+    role: str | None
+    """Null: every role."""
+    at: datetime
+
+
+class KeptOptOuts(Answer, frozen=True, kw_only=True):
+    """Those who are not recorded, the newest first."""
+
+    total: int
+    opt_outs: list[KeptOptOut]
+    """At most 1000."""
 
 
 class DeletedResponse(Answer, frozen=True, kw_only=True):
