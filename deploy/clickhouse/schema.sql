@@ -477,6 +477,17 @@ ENGINE = ReplacingMergeTree(at)
 ORDER BY (stream, created, number)
 SETTINGS fsync_after_insert = 1, fsync_part_directory = 1;
 
+-- Rows of a table that were stored before may have gone to the archive, whatever the settings are now: the audit does not
+-- look for them.
+CREATE TABLE IF NOT EXISTS archived_until
+(
+    name  LowCardinality(String),
+    until DateTime64(3, 'UTC')
+)
+ENGINE = ReplacingMergeTree(until)
+ORDER BY name
+SETTINGS fsync_after_insert = 1, fsync_part_directory = 1;
+
 -- As of the last audit. Balanced when `missing` and `absent` are 0; `lost` balances, and says what can never come back.
 CREATE VIEW IF NOT EXISTS ledger_balance AS
 SELECT

@@ -29,9 +29,11 @@ from ratchet.extras.exporters.clickhouse_stored import Stored
 from ratchet.extras.exporters.exporting import export
 from ratchet.trajectory_collector import archiving
 from ratchet.trajectory_collector.archiving import DAYS_PER_PASS, Archiver
+from ratchet.trajectory_collector.clickhouse_ledger import Ledger
 from ratchet.trajectory_collector.clickhouse_retention import Retention
+from ratchet.trajectory_collector.ledger import STORED, Account, Entry, Gap
 from ratchet.trajectory_collector.settings import DaysKept, Settings
-from tests.support.console_data import store
+from tests.support.console_data import LIFE, store
 from tests.support.messages import trajectory, turn
 from tests.support.rewards import feedback
 from tests.support.running import prepared_objects, prepared_warehouse
@@ -268,6 +270,18 @@ async def test_a_large_trajectory_is_archived_in_parts(world: World, monkeypatch
     assert max(read) == 4
     assert len(Archives(world.objects).files()) == 4
     assert (await world.hot("turns"), world.archived("turns")) == ([], ids(*["long"] * 10, *"abc"))
+
+
+async def test_what_was_archived_is_not_absent_where_rows_stay_for_longer_now(world: World) -> None:
+    account = Account("RL_TRAJECTORIES", "collector", LIFE)
+    ledger = Ledger(world.warehouse, {account.stream: ["trajectories"]})
+    for number, age in enumerate((OLD, NEW), 1):
+        await ledger.write(account, [Entry(number, STORED)], utc_now() - age)
+    await world.add(trajectory("old"), age=OLD)
+    await world.archiver().tick()
+    await world.until_deleted()
+    balance = await ledger.balance(account, 0, Gap(1, 2), utc_now() - timedelta(days=60))
+    assert balance.absent == [Gap(2, 2)]
 
 
 async def test_rows_that_clickhouse_does_not_delete_raise_an_alert(world: World) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from typing import TYPE_CHECKING
@@ -152,21 +152,28 @@ class Archiver:
             if reason or max(row["pending_s"] for row in pending) > STUCK_S:
                 raise Conflict(f"ClickHouse cannot delete rows of {table}: {reason or 'it does not get on with it'}")
             return
-        conditions, problems = list[str](), list[RatchetError | OSError]()
+        conditions, problems = dict[Folder, str](), list[RatchetError | OSError]()
         try:
             for folder in await self._due(table, now):
                 try:
-                    conditions += await self._archive_folder(folder)
+                    if held := await self._archive_folder(folder):
+                        conditions[folder] = held
                 except (DigestMismatch, NotFound, Rejected, OSError) as error:  # of this folder alone
                     problems.append(error)
         finally:
             if conditions:
-                await self.warehouse.command(f"ALTER TABLE {table} DELETE WHERE {' OR '.join(conditions)}")
+                await self._delete(table, conditions)
         if problems:
             raise problems[0]
 
-    async def _archive_folder(self, folder: Folder) -> list[str]:
-        """Store what is not stored yet. The condition on the rows that files hold; none where another pass is at it."""
+    async def _delete(self, table: str, conditions: Mapping[Folder, str]) -> None:
+        """Delete rows by folder, once the audit knows that they may be gone."""
+        until = max(_end(folder) for folder in conditions)
+        await self.warehouse.insert("archived_until", [{"name": table, "until": until}], token=None)
+        await self.warehouse.command(f"ALTER TABLE {table} DELETE WHERE {' OR '.join(conditions.values())}")
+
+    async def _archive_folder(self, folder: Folder) -> str | None:
+        """Store what is not stored yet. The condition on the rows that files hold; None where another pass is at it."""
         files = await asyncio.to_thread(self._held, folder)
         held = {key for file in files.values() for key, _, _ in file}
         places = [(generation, sequence) for file in files.values() for _, generation, sequence in file]
@@ -179,12 +186,12 @@ class Archiver:
                     await asyncio.to_thread(writer.add, rows)
                 if writer.rows:
                     if {file.uri for file in await asyncio.to_thread(self._files, folder)} != known:
-                        return []
+                        return None
                     stored = await asyncio.to_thread(writer.store)
                     known.add(stored.uri)
                     metrics.ARCHIVED.labels(folder.table, "archived").inc(writer.rows)
                     log.info("rows archived", uri=stored.uri, rows=writer.rows, bytes=stored.size)
-        return [condition(folder, places)] if places else []
+        return condition(folder, places) if places else None
 
     def _held(self, folder: Folder) -> dict[str, list[tuple[EventKey, str, int]]]:
         """What each file holds; nothing where it is not what its name says: its rows are stored again."""

@@ -44,9 +44,11 @@ _ABSENT = f"""
 SELECT sequence
 FROM (SELECT sequence, argMax(outcome, at) AS outcome, max(at) AS newest {_ENTRIES} GROUP BY sequence)
 WHERE outcome = 'stored' AND newest > {{since:DateTime64(3)}} AND sequence NOT IN (<rows>)
+    AND newest > (SELECT max(until) FROM archived_until WHERE name IN {{tables:Array(String)}}) + toIntervalDay(2)
 ORDER BY sequence
 """  # noqa: S608
-"""`<rows>`: the sequences in the fact tables; `since`: the row of an older entry may have expired."""
+"""`<rows>`: the sequences in the fact tables; `since`: the row of an older entry may have expired. What was
+archived is gone also where the settings now say that it stays for longer; an entry may be days younger than its row."""
 _ROWS = (
     "SELECT sequence FROM {table} WHERE generation = {{generation:String}}"
     " AND sequence BETWEEN {{first:UInt64}} AND {{last:UInt64}}"
@@ -127,7 +129,8 @@ class Ledger:
         counts = {row["outcome"]: row["n"] for row in await self._warehouse.rows(_COUNTS, bounds)}
         missing = await self._warehouse.rows(_MISSING, bounds) if sum(counts.values()) < len(span) else []
         union = " UNION ALL ".join(_ROWS.format(table=table) for table in self._tables[account.stream])
-        absent = await self._warehouse.rows(_ABSENT.replace("<rows>", union), {**bounds, "since": since})
+        asked = {**bounds, "since": since, "tables": [*self._tables[account.stream]]}
+        absent = await self._warehouse.rows(_ABSENT.replace("<rows>", union), asked)
         return Balance(
             window,
             span,
