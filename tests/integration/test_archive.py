@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,6 +21,7 @@ from ratchet.core.datasets.archives import Archives
 from ratchet.core.errors import NotFound, ObjectsUnavailable
 from ratchet.core.service.alerts import Alerts
 from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.erased import Erased
 from ratchet.core.stores.objects import Objects
 from ratchet.core.stores.warehouse import Warehouse
 from ratchet.extras.exporters.archived import ArchivedRows
@@ -92,7 +93,7 @@ class World:
             return []
 
         alerts = Alerts("trajectory_collector", publish, utc_now, held)
-        stores = {"warehouse": self.warehouse, "objects": self.objects} | stores
+        stores = {"warehouse": self.warehouse, "objects": self.objects, "erased": Erased(self.warehouse)} | stores
         return Archiver(**stores, hot=HOT, whole=WHOLE, alerts=alerts, now=now)
 
     async def add(self, *messages: Message, age: timedelta) -> None:
@@ -360,6 +361,17 @@ async def test_an_export_has_what_is_stored_and_what_is_archived_once(world: Wor
         await exported(min_reward=0.1)
     with pytest.raises(NotFound):
         await exported(role="kept")
+
+
+async def test_what_is_erased_during_a_pass_does_not_stay_in_its_file(world: World) -> None:
+    class Late(Erased):
+        async def among(self, names: Collection[str]) -> set[tuple[str, str]]:
+            assert world.archived() == ids("a", "b") == [*names]
+            return {("support", trajectory("a").trajectory_id)}
+
+    await world.add(trajectory("a"), trajectory("b"), age=OLD)
+    await world.archiver(erased=Late(world.warehouse)).tick()
+    assert world.archived() == ids("b")
 
 
 async def test_labels_expire_by_role(world: World, shared_settings: SharedSettings) -> None:

@@ -175,6 +175,7 @@ def assembled(
     archiver = Archiver(
         warehouse,
         Objects(settings.shared),
+        erased,
         hot={role: kept.hot for role, kept in settings.days_kept.items()},
         whole={role: kept.whole for role, kept in settings.days_kept.items()},
         alerts=alerts,

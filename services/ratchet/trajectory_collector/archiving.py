@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from typing import TYPE_CHECKING
@@ -29,12 +29,14 @@ from ratchet.bus.message import decode
 from ratchet.core.datasets.archives import ARCHIVED, ArchivedRow, ArchiveFile, Archives, EventKey, Folder
 from ratchet.core.errors import Conflict, DigestMismatch, NotFound, RatchetError, Rejected, Unavailable
 from ratchet.core.service.alerts import Alerts
+from ratchet.core.stores.history import parts as in_parts
 from ratchet.core.stores.warehouse import Texts, one_of
 from ratchet.trajectory_collector import metrics
 from ratchet.trajectory_collector.clickhouse_retention import Days, days_expression
 from ratchet.trajectory_collector.settings import OTHERS
 
 if TYPE_CHECKING:
+    from ratchet.core.stores.erased import Erased
     from ratchet.core.stores.objects import Objects
     from ratchet.core.stores.warehouse import Row, Warehouse
 
@@ -99,6 +101,7 @@ class Archiver:
 
     warehouse: Warehouse
     objects: Objects
+    erased: Erased
     hot: Days
     """After so many days rows go to the archive."""
     whole: Days
@@ -179,19 +182,28 @@ class Archiver:
         places = [(generation, sequence) for file in files.values() for _, generation, sequence in file]
         known, parts = {*files}, deque(await self._parts(folder))
         while parts:
+            names = set[str]()
             with self.archives.writer(folder) as writer:
                 while parts and writer.size < FILE_BYTES:
                     rows = [row for row in await self._rows(folder, parts.popleft()) if row.key not in held]
                     places += [(row.generation, row.sequence) for row in rows]
+                    names |= {row.trajectory_id for row in rows}
                     await asyncio.to_thread(writer.add, rows)
                 if writer.rows:
                     if {file.uri for file in await asyncio.to_thread(self._files, folder)} != known:
                         return None
                     stored = await asyncio.to_thread(writer.store)
                     known.add(stored.uri)
+                    await self._forget(folder.role, names)
                     metrics.ARCHIVED.labels(folder.table, "archived").inc(writer.rows)
                     log.info("rows archived", uri=stored.uri, rows=writer.rows, bytes=stored.size)
         return condition(folder, places) if places else None
+
+    async def _forget(self, role: str, names: Collection[str]) -> None:
+        """Take out of the archive what was erased after its rows were read: whoever erases later sees the file."""
+        for ids in in_parts(sorted(names)):
+            if erased := {pair for pair in await self.erased.among(ids) if pair[0] == role}:
+                await asyncio.to_thread(self.archives.erase, erased)
 
     def _held(self, folder: Folder) -> dict[str, list[tuple[EventKey, str, int]]]:
         """What each file holds; nothing where it is not what its name says: its rows are stored again."""
