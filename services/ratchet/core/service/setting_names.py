@@ -35,6 +35,8 @@ OTHERS: Mapping[str, str] = {
     "RATCHET_ROLE": "For the evaluator of a shadow replay: the role whose answers it judges.",
     "RATCHET_UPSTREAM_URL_OPENAI": "Another address for `ratchet up --upstream openai`, such as a proxy; gets the key.",
     "RATCHET_UPSTREAM_URL_ANTHROPIC": "The same for `ratchet up --upstream anthropic`.",
+    "RATCHET_STORAGE_KEY": "With it the stores of `ratchet up` encrypt what they write; earlier ones after it, with"
+    " commas between them.",
     "RATCHET_UPSTREAM_KEY": "The key of the server whose URL `ratchet up --upstream` names, where it asks for one.",
     "RATCHET_STACK_ID": "Marks the processes of one start of a local stack.",
     "RATCHET_EMBEDDED_CLICKHOUSE_PASSWORD": "Password of the local stack's ClickHouse.",

@@ -22,6 +22,7 @@ from ratchet.core.errors import ConfigError
 from ratchet.core.service.files import PRIVATE, write_whole
 from ratchet.local.local_stack.clickhouse_access import engine_config, engine_users
 from ratchet.local.local_stack.clickhouse_statement import ProtocolError, Statement
+from ratchet.local.local_stack.storage_keys import CLICKHOUSE_KEY
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +158,10 @@ class ChdbEngine:
 
 def _address(data_dir: Path, memory_bytes: int) -> str:
     """Directory and configuration as chDB takes them; it looks for a configuration of its own where none is named."""
+    keys = sorted(name for name in os.environ if name.startswith(CLICKHOUSE_KEY))
     config, users = data_dir / "ratchet-config.xml", data_dir / "ratchet-users.xml"
     write_whole(users, engine_users().encode(), mode=PRIVATE, durable=False)
-    write_whole(config, engine_config(str(users.resolve()), memory_bytes).encode(), mode=PRIVATE, durable=False)
+    write_whole(config, engine_config(str(users.resolve()), memory_bytes, keys).encode(), mode=PRIVATE, durable=False)
     return f"{data_dir}?config-file={quote(str(config.resolve()))}"
 
 

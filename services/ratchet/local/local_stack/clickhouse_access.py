@@ -11,7 +11,7 @@ import base64
 import binascii
 import hmac
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from xml.sax.saxutils import escape
 
 import psutil
@@ -53,15 +53,23 @@ _READS_FILES = re.compile(r"\b(?:file|INTO\s++OUTFILE|FROM\s++INFILE)\b", re.IGN
 _ESCAPE_IN_NAME = re.compile(r'[`"][^`"\\]*+\\')
 
 
-def engine_config(users_file: str, memory_bytes: int) -> str:
-    """The engine's configuration file."""
+def engine_config(users_file: str, memory_bytes: int, keys: Sequence[str] = ()) -> str:
+    """The engine's configuration file. `keys`: variables with the keys of an encrypted disk, on which all tables lie
+    then; the first one writes."""
+    named = "".join(f'<key_hex id="{place}" from_env="{name}"/>' for place, name in enumerate(keys))
+    disk = (
+        f"<encrypted><type>encrypted</type><disk>default</disk><path>encrypted/</path>"
+        f"<algorithm>AES_256_CTR</algorithm>{named}<current_key_id>0</current_key_id></encrypted>"
+    )
+    policy = "<policies><encrypted><volumes><main><disk>encrypted</disk></main></volumes></encrypted></policies>"
+    tables = "<storage_policy>encrypted</storage_policy>"
     return (
         f"<clickhouse><users_config>{escape(users_file)}</users_config>"
         f"<max_server_memory_usage>{memory_bytes}</max_server_memory_usage>"
-        f"<merge_tree><old_parts_lifetime>{SOURCES_KEPT_S}</old_parts_lifetime></merge_tree>"
+        f"<merge_tree><old_parts_lifetime>{SOURCES_KEPT_S}</old_parts_lifetime>{tables if keys else ''}</merge_tree>"
         "<storage_configuration><disks><default>"
         f"<keep_free_space_bytes>{KEPT_FREE_BYTES}</keep_free_space_bytes>"
-        "</default></disks></storage_configuration></clickhouse>"
+        f"</default>{disk if keys else ''}</disks>{policy if keys else ''}</storage_configuration></clickhouse>"
     )
 
 

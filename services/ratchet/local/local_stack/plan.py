@@ -43,6 +43,7 @@ from ratchet.local.local_stack.providers import require_one_source, upstream_env
 from ratchet.local.local_stack.servers import clickhouse_server, clickhouse_url, mlflow_server, nats_server, seaweed_s3
 from ratchet.local.local_stack.settings import StackSettings
 from ratchet.local.local_stack.state import StackSecrets, read_ports
+from ratchet.local.local_stack.storage_keys import MARK_FILE, StorageKeys
 from ratchet.local.local_stack.vllm import LOGPROBS_MODE, vllm_engine
 
 HEALTH_URLS = {CONSOLE: "RATCHET_CONSOLE_HEALTH_URLS", NOTIFIER.name: "RATCHET_NOTIFIER_HEALTH_URLS"}
@@ -131,16 +132,19 @@ def _environment(settings: StackSettings, env: Mapping[str, str], engine_key: st
 def _servers(
     directory: Path, secrets: StackSecrets, names: Sequence[str], ports: Mapping[str, int], shared: SharedSettings
 ) -> Iterator[Program]:
-    data = directory.resolve() / "data"
+    data, storage = directory.resolve() / "data", StorageKeys.of_environment(os.environ)
+    storage.require_fit(data)
     for name in names:
         match name:
             case "nats":
-                yield nats_server(data / name, ports[name], ports["nats_monitor"], CONFIG_FILE)
+                broker = nats_server(data / name, ports[name], ports["nats_monitor"], CONFIG_FILE, storage)
+                mark = {data / MARK_FILE: storage.mark()} if storage else {}
+                yield replace(broker, files={**broker.files, **mark})
             case "s3":
                 keys = shared.s3_access_key, shared.s3_secret_key
-                yield seaweed_s3(data / name, ports[name], *keys, ports.values())
+                yield seaweed_s3(data / name, ports[name], *keys, ports.values(), encrypts=bool(storage))
             case _:
-                yield clickhouse_server(data / name, ports[name], secrets.clickhouse_password)
+                yield clickhouse_server(data / name, ports[name], secrets.clickhouse_password, storage)
 
 
 def _services(

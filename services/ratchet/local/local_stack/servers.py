@@ -21,6 +21,7 @@ from ratchet.core.resources import resource_dir
 from ratchet.local.local_stack.clickhouse_access import PASSWORD_VARIABLE, USER
 from ratchet.local.local_stack.ports import LOOPBACK, free_ports
 from ratchet.local.local_stack.program import Program
+from ratchet.local.local_stack.storage_keys import StorageKeys
 
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
 """The most that nats-server recommends: a long trajectory with its tool results fits, a run-away message does not."""
@@ -67,7 +68,13 @@ OFF = (
 that finds the port; other protocols; and the report that it would send to its makers."""
 
 
-def nats_server(data_dir: Path, port: int, monitor_port: int, users: str | None = None) -> Program:
+ENCRYPTS = ("-filer.encryptVolumeData", "-s3.encryptVolumeData")
+NO_KEYS = StorageKeys()
+
+
+def nats_server(
+    data_dir: Path, port: int, monitor_port: int, users: str | None = None, keys: StorageKeys = NO_KEYS
+) -> Program:
     """nats-server with a generated configuration beside its data: durable before acknowledged.
 
     `users`: the file beside it that has them (`BrokerUsers.config`); None lets everyone in, who may do everything.
@@ -81,13 +88,23 @@ def nats_server(data_dir: Path, port: int, monitor_port: int, users: str | None 
         port=port,
         cwd=data_dir,
         directories=(data_dir,),
-        files={config: nats_config(data_dir / "jetstream", port, monitor_port, monitor_path, users)},
+        env=keys.nats_environment(),
+        files={config: nats_config(data_dir / "jetstream", port, monitor_port, monitor_path, users, keys)},
         stuck_s=STUCK_S,
     )
 
 
-def nats_config(store_dir: Path, port: int, monitor_port: int, monitor_path: str, users: str | None = None) -> str:
+def nats_config(
+    store_dir: Path,
+    port: int,
+    monitor_port: int,
+    monitor_path: str,
+    users: str | None = None,
+    keys: StorageKeys = NO_KEYS,
+) -> str:
     """The text of the configuration file. What nats-server says of itself is found under `monitor_path` alone."""
+    given = zip(("key", "prev_key"), keys.nats_environment(), strict=False)
+    encryption = "; ".join(["cipher: aes", *(f"{name}: ${variable}" for name, variable in given)]) if keys else ""
     template = Template((resource_dir("deploy") / "nats" / "embedded.conf").read_text())
     return template.substitute(
         host=LOOPBACK,
@@ -98,14 +115,24 @@ def nats_config(store_dir: Path, port: int, monitor_port: int, monitor_path: str
         max_file_store=MAX_FILE_STORE_BYTES,
         max_memory_store=MAX_MEMORY_STORE_BYTES,
         store_dir=json.dumps(str(store_dir.resolve())),
+        encryption=encryption,
         users="" if users is None else f"include {json.dumps(users)}",
     )
 
 
-def seaweed_s3(data_dir: Path, port: int, access_key: str, secret_key: str, excluded: Collection[int] = ()) -> Program:
+def seaweed_s3(
+    data_dir: Path,
+    port: int,
+    access_key: str,
+    secret_key: str,
+    excluded: Collection[int] = (),
+    *,
+    encrypts: bool = False,
+) -> Program:
     """SeaweedFS in one process, with one access key; its credentials beside its data. Only the S3 port serves objects.
 
-    `excluded` are ports that others will use: its inner ports are not among them.
+    `encrypts`: each piece of an object has a key of its own, which the filer keeps beside the object's name. `excluded`
+    are ports that others will use: its inner ports are not among them.
     """
     blobs, credentials = data_dir / "blobs", data_dir / "s3.json"
     inner = dict(zip(INNER_PORTS, free_ports(len(INNER_PORTS), excluded), strict=True))
@@ -121,6 +148,7 @@ def seaweed_s3(data_dir: Path, port: int, access_key: str, secret_key: str, excl
             f"-s3.config={credentials.resolve()}",
             *(f"-{name}={free}" for name, free in inner.items()),
             *OFF,
+            *(ENCRYPTS if encrypts else ()),
         ),
         ready_url=f"http://{LOOPBACK}:{port}/healthz",
         url=f"http://{LOOPBACK}:{port}",
@@ -148,7 +176,7 @@ def s3_credentials(access_key: str, secret_key: str) -> str:
     return json.dumps({"identities": [identity]}, indent=1)
 
 
-def clickhouse_server(data_dir: Path, port: int, password: str) -> Program:
+def clickhouse_server(data_dir: Path, port: int, password: str, keys: StorageKeys = NO_KEYS) -> Program:
     """The engine (chDB) as a process of its own, for one user with this password."""
     if find_spec("chdb") is None:
         raise MissingExtra("embedded", "the local stack (chdb)")
@@ -164,7 +192,7 @@ def clickhouse_server(data_dir: Path, port: int, password: str) -> Program:
         ready_url=f"http://{LOOPBACK}:{port}/ping",
         url=f"http://{LOOPBACK}:{port}",
         port=port,
-        env={PASSWORD_VARIABLE: password},
+        env={PASSWORD_VARIABLE: password, **keys.clickhouse_environment()},
         directories=(data_dir,),
         stuck_s=STUCK_S,
     )
