@@ -157,6 +157,7 @@ def _nats_with_accounts(folder: Path, port: int, monitor_port: int) -> Program:
         max_file_store=NO_BOUND,
         max_memory_store=NO_BOUND,
         store_dir=json.dumps(str(folder / "jetstream")),
+        encryption="",
         users="",
     )
     listed = "\n".join(

@@ -29,7 +29,7 @@ from ratchet.bus.message import decode
 from ratchet.core.datasets.archives import ARCHIVED, ArchivedRow, ArchiveFile, Archives, EventKey, Folder
 from ratchet.core.errors import Conflict, DigestMismatch, NotFound, RatchetError, Rejected, Unavailable
 from ratchet.core.service.alerts import Alerts
-from ratchet.core.stores.history import parts as in_parts
+from ratchet.core.stores.history import parts as id_parts
 from ratchet.core.stores.warehouse import Texts, one_of
 from ratchet.trajectory_collector import metrics
 from ratchet.trajectory_collector.clickhouse_retention import Days, days_expression
@@ -200,8 +200,8 @@ class Archiver:
         return condition(folder, places) if places else None
 
     async def _forget(self, role: str, names: Collection[str]) -> None:
-        """Take out of the archive what was erased after its rows were read: whoever erases later sees the file."""
-        for ids in in_parts(sorted(names)):
+        """Take out of the archive what was erased after its rows were read: a later erasure sees the file."""
+        for ids in id_parts(sorted(names)):
             if erased := {pair for pair in await self.erased.among(ids) if pair[0] == role}:
                 await asyncio.to_thread(self.archives.erase, erased)
 
