@@ -13,7 +13,7 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
 from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.bus.testing import eventually
-from ratchet.core.contract import Feedback, Message, Preference, named_id
+from ratchet.core.contract import Feedback, Message, Preference, Trajectory, named_id
 from ratchet.core.contract.erasure import ASKED, ERASURES, USER, Erasure
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.erased import KEYS, WITHOUT_TEXT
@@ -131,6 +131,38 @@ async def test_person_is_erased_and_another_one_stays(shared_settings: SharedSet
             await eventually(lambda: balanced(warehouse, 14), 30)
         assert await messages_with(bus, f'{PROBE} {ANN}"') == 0
         assert await messages_with(bus, f"{PROBE} {ANNA}") == 6
+
+
+async def test_what_comes_late_is_dropped_and_accounted_for(shared_settings: SharedSettings) -> None:
+    async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
+        first, late = trajectory("one", user_ref=ANN), trajectory("late", user_ref=ANN)
+        opinion, *_ = (one for one in messages_of(ANN, "late") if isinstance(one, Feedback))
+        async with running_app(build(settings_of(shared_settings))):
+            await bus.publish(first)
+            await eventually(lambda: stored_ids(warehouse, first), 30)
+            await erased(bus, erasure_of(USER, ANN))
+            await publish_again(bus, first)
+            await bus.publish(late)
+            await eventually(lambda: balanced(warehouse, 3), 30)
+            await bus.publish(opinion)  # names the trajectory alone
+            await bus.publish(trajectory("two", user_ref=ANNA))
+            await eventually(lambda: balanced(warehouse, 5), 30)
+            assert await stored_ids(warehouse) == {trajectory("two").trajectory_id}
+            assert (await warehouse.rows("SELECT count() AS n FROM feedback"))[0]["n"] == 0
+            ends = await warehouse.rows("SELECT sum(erased) AS n FROM ledger_balance")
+            assert ends[0]["n"] == 4
+
+
+async def publish_again(bus: Bus, message: Message) -> None:
+    """As after the broker's window of repetitions."""
+    record = bus.seal(message)
+    await bus.publish_record(record.with_message_id("again"))
+
+
+async def stored_ids(warehouse: Warehouse, *awaited: Trajectory) -> set[str] | None:
+    """The trajectories that are stored; None while an awaited one is not."""
+    ids = {row["trajectory_id"] for row in await warehouse.rows("SELECT trajectory_id FROM trajectories FINAL")}
+    return ids if {one.trajectory_id for one in awaited} <= ids else None
 
 
 async def complete(warehouse: Warehouse, *people: str) -> bool:

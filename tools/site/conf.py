@@ -53,6 +53,7 @@ PARTS = {
         "docs/guides/other-languages",
         "docs/guides/redaction",
         "docs/guides/opt-out",
+        "docs/guides/erasure",
         "docs/guides/retention",
         "docs/guides/frameworks",
     ),

@@ -65,6 +65,8 @@ def restore(
 def _show_restored(directory: Path, manifest: Manifest, aside: Path | None) -> None:
     _print(f"{directory} is again", manifest)
     console.print("keys that were revoked since then count again: see `ratchet keys list`, and revoke them once more")
+    console.print("erasures that were asked for since then are carried out again, where their receipts were here: else")
+    console.print("by `ratchet erase --receipt FILE`, before anything reads the state")
     if aside is not None:
         console.print(f"what was there is in {aside}", markup=False)
 

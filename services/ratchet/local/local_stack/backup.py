@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,6 +50,8 @@ FORMAT = 1
 MANIFEST, STATE = "manifest.json", "state"
 KEPT = ("data", SECRETS_FILE, PORTS_FILE, VERSION_FILE)
 """What a stack cannot make again. Logs and the record of its processes are left out."""
+RECEIPTS = Path("data", "rl_coordinator", "erasures")
+"""The coordinator's receipts of erasures, and the key that signed them."""
 BACKUP_LOCK = "backup.lock"
 ROUNDS = 3
 """Of catching up with a stack that runs: each has less to copy than the one before, and a start takes one."""
@@ -194,7 +197,8 @@ def restore(
 ) -> tuple[Manifest, Path | None]:
     """Make `directory` the state that a backup holds, after every file of it has proved whole.
 
-    A state that is there is refused, or with `replace` set aside under the path that is returned; it is never removed.
+    A state that is there is refused, or with `replace` set aside under the path that is returned; it is never removed,
+    and its receipts of erasures go with the state that takes its place, whose coordinator then carries them out again.
     Raises `NotFound`, `Rejected` for a damaged backup, `AlreadyRunning`, `Conflict`, `ConfigError` and `OSError`.
     """
     backup, directory = backup.resolve(), directory.resolve()
@@ -207,6 +211,8 @@ def restore(
         aside = aside_name(directory, datetime.now(UTC)) if occupied(directory) else None
         with becoming(directory, aside) as partial:
             _put_back(manifest, backup / STATE, partial, on_progress)
+            if (directory / RECEIPTS).is_dir():
+                shutil.copytree(directory / RECEIPTS, partial / RECEIPTS, dirs_exist_ok=True)
     return manifest, aside
 
 

@@ -56,6 +56,10 @@ SIGNING_KEYS = (
 """With these its parts refuse each other's requests that are not signed. They outlive no start, and no other program
 needs them."""
 
+ERASES = ("-master.garbageThreshold=0.00001", "-master.vacuumIntervalSeconds=120")
+"""What was deleted is gone from its files soon: by default a volume, of 128 MB at most, is written anew once 30 % of it
+are garbage."""
+
 OFF = (
     "-disableHttp",
     "-webdav=false",
@@ -147,6 +151,7 @@ def seaweed_s3(
             f"-s3.port={port}",
             f"-s3.config={credentials.resolve()}",
             *(f"-{name}={free}" for name, free in inner.items()),
+            *ERASES,
             *OFF,
             *(ENCRYPTS if encrypts else ()),
         ),

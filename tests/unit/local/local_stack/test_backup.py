@@ -26,6 +26,7 @@ from ratchet.local.local_stack.state import (
     stack_lock,
     write_version,
 )
+from ratchet.rl_coordinator.erasures.receipts import FOLDER
 
 FOREIGN = StateVersion(format=1, program="9.9", schema="another")
 
@@ -84,6 +85,21 @@ def test_a_state_that_is_there_is_refused_or_set_aside_and_kept(state: Path, tmp
     assert aside is not None
     assert (aside / "data" / "newer").read_text() == "newer"
     assert not (state / "data" / "newer").exists()
+
+
+def test_receipts_of_erasures_go_with_a_restored_state(state: Path, tmp_path: Path) -> None:
+    receipts = state / "data" / "rl_coordinator" / FOLDER
+    receipts.mkdir(parents=True)
+    (receipts / "one.json").write_text("before")
+    back_up(state, tmp_path / "backup")
+    (receipts / "two.json").write_text("since then")
+
+    restore(tmp_path / "backup", state, replace=True)
+
+    assert {path.name: path.read_text() for path in receipts.iterdir()} == {
+        "one.json": "before",
+        "two.json": "since then",
+    }
 
 
 def test_an_empty_folder_is_filled(state: Path, tmp_path: Path) -> None:

@@ -1,0 +1,105 @@
+"""What an erasure is to policies, and its receipts."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ratchet.core.contract.erasure import DONE, USER, Erasure, RewrittenSnapshot
+from ratchet.core.contract.policy_manifest import PolicyManifest
+from ratchet.core.contract.snapshot import Row
+from ratchet.rl_coordinator.erasures.domain import is_theirs, tainted
+from ratchet.rl_coordinator.erasures.finisher import made_from, untainted_base
+from ratchet.rl_coordinator.erasures.receipts import KEY, Receipts
+from ratchet.rl_coordinator.jobs.domain.jobs import begin_anew
+from tests.support.snapshot_rows import label_row, pair_row, trajectory_row
+from tests.support.training import after, job
+
+A, B, C, D, DATA = ("1" * 64, "2" * 64, "3" * 64, "4" * 64, "d" * 64)
+AT = datetime(2026, 3, 2, tzinfo=UTC)
+
+
+def manifest(**changes: Any) -> PolicyManifest:
+    values: dict[str, Any] = {
+        "kind": "adapter",
+        "base_model": "org/model",
+        "files": [],
+        "role": "support",
+        "created_at": AT,
+    }
+    return PolicyManifest(**{**values, **changes})
+
+
+POLICIES = {
+    A: manifest(dataset_digest=DATA),
+    B: manifest(parent=f"s3://ratchet/policies/{A}.json"),
+    C: manifest(kind="bundle", base_model=f"s3://ratchet/policies/{B}.json"),
+    D: manifest(dataset_digest="e" * 64),
+}
+SNAPSHOT = RewrittenSnapshot(before=DATA, after=None, trajectories=8, erased=2)
+
+
+def test_policies_are_tainted_through_what_they_continue() -> None:
+    origins = {digest: made_from(one) for digest, one in POLICIES.items()}
+    marked = tainted(POLICIES, origins, [SNAPSHOT], {A: "support@1"})
+    assert [(one.digest, one.share, one.name) for one in marked] == [(A, 0.25, "support@1"), (B, 0, None), (C, 0, None)]
+
+
+def test_policy_is_trained_anew_from_what_has_not_learned_from_it() -> None:
+    origins = {digest: made_from(one) for digest, one in POLICIES.items()}
+    marked = {one.digest: one for one in tainted(POLICIES, origins, [SNAPSHOT], {})}
+    assert untainted_base(B, POLICIES, marked) == "org/model"
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        (trajectory_row(1), True),
+        (trajectory_row(11), False),
+        (label_row(1, label=True), True),
+        (pair_row(1, chosen_trajectory_id="t2", rejected_trajectory_id="t1"), True),
+        (pair_row(1), False),
+    ],
+)
+def test_rows_are_theirs_by_whole_ids(row: Row, expected: bool) -> None:
+    assert is_theirs(row, "support", {("support", "t1")}) is expected
+    assert not is_theirs(row, "billing", {("support", "t1")})
+
+
+@pytest.mark.parametrize("state", ["queued", "dispatched", "running"])
+def test_job_begins_anew_without_data_and_checkpoint(state: str) -> None:
+    before = job(state=state)
+    anew = begin_anew(before, None, after(1))
+    assert (anew.state, anew.snapshot, anew.artifacts) == ("queued", None, None)
+    assert anew.request.training_config.dataset.snapshot is None
+    assert (anew.attempt > before.attempt) is (state != "queued")
+
+
+def erasure() -> Erasure:
+    return Erasure(
+        erasure_id="0199f7b0-0000-7111-8222-333344445555",
+        kind=USER,
+        ref="mia",
+        asked_by="test",
+        asked_at=AT,
+        phase=DONE,
+        removed={"turns": 3},
+    )
+
+
+def test_receipt_that_is_kept_names_its_erasure_again(tmp_path: Path) -> None:
+    receipts = Receipts(tmp_path / "erasures")
+    receipts.keep(erasure())
+    assert receipts.kept() == [erasure()]
+    assert (tmp_path / "erasures" / KEY).stat().st_mode & 0o077 == 0
+
+
+def test_receipt_that_was_changed_is_not_ours(tmp_path: Path) -> None:
+    receipts = Receipts(tmp_path)
+    receipts.keep(erasure())
+    (path,) = tmp_path.glob("*.json")
+    path.write_text(path.read_text().replace("mia", "eva"))
+    assert receipts.kept() == []
