@@ -184,6 +184,15 @@ async def test_who_opted_out_is_sent_as_a_keyed_hash(tmp_path: Path) -> None:
         assert b"mia" not in record.body
 
 
+async def test_who_opts_out_while_the_broker_is_away_is_heeded_and_sent_later(tmp_path: Path) -> None:
+    async with alone(tmp_path) as here:
+        here.broker.go_away()
+        await posted(here, "/v1/opt-outs", user="mia")
+        await called(here, str(uuid.uuid4()), user="mia")
+        here.broker.come_back()
+        assert await topics(here) == ["opt_out.v1._all"]
+
+
 async def test_opting_out_for_which_there_is_no_room_is_not_called_taken(tmp_path: Path) -> None:
     async with alone(tmp_path) as here:
         full = replace(here.opt_outs, unrecorded=replace(here.opt_outs.unrecorded, publish=lambda _: False))
