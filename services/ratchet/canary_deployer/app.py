@@ -35,6 +35,7 @@ from ratchet.canary_deployer.controllers import Controllers
 from ratchet.canary_deployer.domain.announcements import Announcer
 from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.domain.trajectories import Chunk
+from ratchet.canary_deployer.four_eyes import FourEyes
 from ratchet.canary_deployer.gates import build_gates
 from ratchet.canary_deployer.gates.base import Asking, BundleTools, Gate, GateTools, ReplayTools
 from ratchet.canary_deployer.gates.shadow_replay import DEADLINE_S
@@ -262,6 +263,7 @@ def _app(ground: _Ground, controllers: Controllers, bundles: BundleRegistry, upk
         lead=ground.leadership,
     )
     api = Api(controllers, ground.policies, bundles, removal, partial(decisions_of, bus), settings.rules())
+    api.four_eyes = FourEyes(ground.clock) if settings.shared.four_eyes else None
     control = api.app()
     control.audit = ground.audit
     return App(

@@ -19,6 +19,7 @@ from ratchet.canary_deployer.domain.operators import TAKES_TRAFFIC, Act, Order
 from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.summary import summary, trail_of
+from ratchet.canary_deployer.four_eyes import FourEyes
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.role_removal import RoleRemoval
 from ratchet.core.contract import ModelRollout, decode
@@ -56,6 +57,10 @@ ORDERS: Mapping[int, str] = {
     **UNKNOWN,
     409: "The rollout's state does not allow this order; the message names those that it allows.",
 }
+TAKEN: Mapping[int, str] = {
+    200: "The rollout after the order; with `dry_run`, as it would be.",
+    202: "The order waits for a second person (RATCHET_FOUR_EYES): this is the rollout as it is.",
+}
 REMOVAL: Mapping[int, str] = {
     **UNREADABLE,
     **UNKNOWN,
@@ -85,6 +90,8 @@ class Api:
         self._removal = removal
         self._decisions_of = decisions_of
         self._rules = rules
+        self.four_eyes: FourEyes | None = None
+        """Where promotions and overrides take two people."""
 
     def app(self) -> ControlApi:
         """The ASGI application."""
@@ -105,10 +112,12 @@ class Api:
         api.route("POST", bundles, self.create_bundle, scope=KeyScope.OPERATE, errors=BUNDLES)
         remove = "/v1/policies/{role}/remove"
         api.route("POST", remove, self.remove_role, scope=KeyScope.OPERATE, errors=REMOVAL)
-        api.route("POST", f"{role}/start", self.start, scope=KeyScope.OPERATE, errors=ORDERS)
+        api.route("POST", f"{role}/start", self.start, scope=KeyScope.OPERATE, answers=TAKEN, errors=ORDERS)
         for act in Act:
             urgent, handler = act in TAKES_TRAFFIC, self._handler_of(act)
-            api.route("POST", f"{role}/{act}", handler, scope=KeyScope.OPERATE, errors=ORDERS, urgent=urgent)
+            answers = TAKEN if act is Act.PROMOTE else None
+            path = f"{role}/{act}"
+            api.route("POST", path, handler, scope=KeyScope.OPERATE, answers=answers, errors=ORDERS, urgent=urgent)
         return api
 
     async def rollouts(self, roles: RoleSet) -> RolloutsOut:
@@ -181,25 +190,58 @@ class Api:
         """Remove a role that no agent has called within a week, and whose bundles have no rollout."""
         return await self._removal.remove(_checked(role), _actor(body, caller), body.reason, dry_run=body.dry_run)
 
-    async def start(self, role: str, body: StartIn, caller: Caller) -> RolloutOut:
+    async def start(self, role: str, body: StartIn, caller: Caller) -> tuple[int, RolloutOut]:
         """Roll out a version, or approve the one that waits. Strategy immediate takes override."""
         order = _order(body, caller, body.override, body.strategy)
         controller = await self._controllers.controller(_checked(role))
         policy = await self._policies.version(role, body.version)
-        return await self._summary(role, await controller.operators.start(policy, order, dry_run=body.dry_run))
 
-    def _handler_of(self, act: Act) -> Callable[..., Awaitable[RolloutOut]]:
-        async def handle(role: str, body: ActIn, caller: Caller) -> RolloutOut:
+        async def start(order: Order, dry_run: bool) -> Rollout:
+            return await controller.operators.start(policy, order, dry_run=dry_run)
+
+        what = f"start {policy.name} {body.strategy or ''} with override".replace("  ", " ")
+        return await self._ordered(role, order, body.dry_run, start, what if body.override else None, caller)
+
+    def _handler_of(self, act: Act) -> Callable[..., Awaitable[tuple[int, RolloutOut]]]:
+        async def handle(role: str, body: ActIn, caller: Caller) -> tuple[int, RolloutOut]:
             order = _order(body, caller, isinstance(body, PromoteIn) and body.override)
             controller = await self._controllers.controller(_checked(role))
-            return await self._summary(role, await controller.operators.act(act, order, dry_run=body.dry_run))
 
-        async def handle_promote(role: str, body: PromoteIn, caller: Caller) -> RolloutOut:
+            async def give(order: Order, dry_run: bool) -> Rollout:
+                return await controller.operators.act(act, order, dry_run=dry_run)
+
+            what = f"promote {order.rollout_id or 'the newest'}{' with override' * order.override}"
+            return await self._ordered(role, order, body.dry_run, give, what if act is Act.PROMOTE else None, caller)
+
+        async def handle_promote(role: str, body: PromoteIn, caller: Caller) -> tuple[int, RolloutOut]:
             return await handle(role, body, caller)
 
         handler = handle_promote if act is Act.PROMOTE else handle
         handler.__name__, handler.__doc__ = str(act), member_words(Act)[act.name]
         return handler
+
+    async def _ordered(
+        self,
+        role: str,
+        order: Order,
+        dry_run: bool,
+        give: Callable[[Order, bool], Awaitable[Rollout]],
+        what: str | None,
+        caller: Caller,
+    ) -> tuple[int, RolloutOut]:
+        """The rollout after an order; 202 and the rollout as it is where the order waits for a second person. `what`:
+        of an order that takes two."""
+        rule = self.four_eyes
+        if rule is None or what is None or dry_run:
+            return 200, await self._summary(role, await give(order, dry_run))
+        seconded = rule.seconded(role, what, order, caller)
+        if seconded is None:
+            would_be = await give(order, True)
+            rule.wait(role, what, order)
+            return 202, await self._summary(role, await self._controllers.current(role) or would_be)
+        done = await give(seconded, False)
+        rule.over(role)
+        return 200, await self._summary(role, done)
 
     async def _role_policies(self, role: str) -> RolePoliciesOut:
         route = await self._policies.route(role)
@@ -213,7 +255,9 @@ class Api:
 
     async def _summary(self, role: str, rollout: Rollout) -> RolloutOut:
         policies = await self._policies.versions(role)
-        return summary(rollout, self._rules, self._controllers.fault(role), self._controllers.late(role), policies)
+        shown = summary(rollout, self._rules, self._controllers.fault(role), self._controllers.late(role), policies)
+        waits = self.four_eyes.waiting_for(role) if self.four_eyes is not None else []
+        return msgspec.structs.replace(shown, waiting_for=[*shown.waiting_for, *waits])
 
 
 def _checked(role: str) -> str:

@@ -15,7 +15,7 @@ from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.options import HERE, AsJson, Directory, checked_role, json_file
 from ratchet.cli.output import console, errors, print_answer, print_facts, print_table
 from ratchet.cli.waiting import Timeout, Waiting, goes_on, require_wait, until
-from ratchet.core.contract.erasure import AGENT, DONE, SESSION, TRAJECTORY, USER
+from ratchet.core.contract.erasure import AGENT, AWAITS_APPROVAL, DONE, SESSION, TRAJECTORY, USER
 from ratchet.core.contract.http.erasures import ErasureOut, ReceiptOut
 from ratchet.core.errors import Rejected
 
@@ -121,6 +121,8 @@ def show(erasure: ErasureOut) -> None:
             "removed": ", ".join(f"{number} {place}" for place, number in sorted(erasure.removed.items())) or "nothing",
         }
     )
+    if erasure.phase == AWAITS_APPROVAL:
+        console.print("it begins once another person gives the same command, within a day")
     rows = [
         (one.name or one.digest[:12], one.kind, one.role, f"{one.share:.2%}", one.removed) for one in erasure.tainted
     ]

@@ -32,7 +32,6 @@ from ratchet.console.pages import Pages, Site, read_pages
 from ratchet.console.pass_through import CONNECT_S, COORDINATOR, DEPLOYER, GATEWAY, PassThrough
 from ratchet.console.rollouts import Rollouts
 from ratchet.console.settings import Settings
-from ratchet.console.sign_in import PATHS, CookieSession, SignIn
 from ratchet.console.tokens import Tokens
 from ratchet.console.training import Training
 from ratchet.console.trajectories import Trajectories
@@ -45,7 +44,6 @@ from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.http import HttpServer
 from ratchet.core.service.http_client import AsyncApiClient, Peer
 from ratchet.core.service.keys import known_keys
-from ratchet.core.service.people import People
 from ratchet.core.service.runtime import App
 from ratchet.core.service.same_site import Sites
 from ratchet.core.stores.audit_store import audit_log_of
@@ -126,6 +124,10 @@ def assembled(
     own: AsgiApp = Authentication(api, keys.caller_of)
     owners: dict[str, AsgiApp] = {name: Authentication(app, keys.caller_of) for name, app in passed.items()}
     if shared.oidc is not None:
+        # Its libraries take 10 MB.
+        from ratchet.console.sign_in import PATHS, CookieSession, SignIn  # noqa: PLC0415
+        from ratchet.core.service.people import People  # noqa: PLC0415
+
         secret = settings.oidc_secret
         signing = SignIn(People(shared.oidc), secret.get_secret_value() if secret is not None else None)
         owners = {name: CookieSession(app) for name, app in owners.items()}

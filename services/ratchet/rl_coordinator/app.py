@@ -121,7 +121,7 @@ async def assembled(  # noqa: PLR0913 - the connections
         snapshot_ref=Snapshots(objects, settings.shared.s3_bucket).ref,
         now=bus.now,
     )
-    erasures = ErasureRoutes(bus, erased, receipts, bus.now)
+    erasures = ErasureRoutes(bus, erased, receipts, bus.now, settings.shared.four_eyes)
     subjects = Subjects(jobs=jobs, registry=registry, triggers=triggers, storage=storage, keys=store, erasures=erasures)
     api = http_app(checks, subjects, bus.now)
     audit = api.audit = audit_log_of(settings.shared, bus, NAME)

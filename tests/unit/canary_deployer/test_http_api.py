@@ -45,7 +45,7 @@ class Operator:
             lead=world.lead,
         )
         api = Api(self.controllers, world.policies, bundles, removal, self.decisions_of, world.rules)
-        self.app = api.app()
+        self.api, self.app = api, api.app()
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(called_by(self.app)), base_url="http://deployer")
 
     async def decisions_of(self, role: str) -> list[ModelRollout]:

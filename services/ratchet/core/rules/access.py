@@ -136,6 +136,10 @@ class Caller:
         known = f"{self.name} ({self.key_id})"
         return known if declared in (None, "", self.name, known) else f"{known} on behalf of {declared}"
 
+    def is_named_in(self, actor: str) -> bool:
+        """Whether a record says that this one acted: with this key, or another one of the same name."""
+        return actor.startswith((f"{self.name} (", f"{self.name},")) or f"({self.key_id})" in actor
+
 
 ANYONE = Caller(None, "anonymous", frozenset({KeyScope.ADMIN}))
 """The caller of a service that asks for no keys."""

@@ -251,6 +251,8 @@ class SharedSettings(EnvironmentSettings):
     oidc: Annotated[OidcSettings | None, *FROM_JSON] = None
     """The issuer at which people sign in, beside the keys of programs. JSON: `{"issuer": "https://id.example.com",
     "client_id": "ratchet", "claim": "groups", "rights": {"ml": ["owner"], "help": ["operator:support"]}}`."""
+    four_eyes: bool = False
+    """Whether promotions, overrides and erasures take two people: the second one gives the same order."""
     health_port: Port = 0
     """Port of /healthz, /readyz and /metrics; 0 picks a free one."""
     log_level: LogLevel = "info"

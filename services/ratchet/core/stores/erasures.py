@@ -6,7 +6,7 @@ from uuid import UUID
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
-from ratchet.core.contract.erasure import DONE, ERASURES, KINDS, LONGEST_REF, Erasure
+from ratchet.core.contract.erasure import AWAITS_APPROVAL, DONE, ERASURES, KINDS, LONGEST_REF, Erasure
 from ratchet.core.errors import BadRequest, Conflict
 
 
@@ -21,9 +21,8 @@ async def ask_erasure(bus: Bus, erasure: Erasure) -> tuple[Erasure, bool]:
     for entry in (await bucket.items()).values():
         known = entry.value
         is_same = (known.kind, known.ref, known.role) == (erasure.kind, erasure.ref, erasure.role)
-        if known.erasure_id == erasure.erasure_id or (
-            is_same and known.phase != DONE and known.retrain >= erasure.retrain
-        ):
+        is_under_way = known.phase not in (DONE, AWAITS_APPROVAL) or known.phase == erasure.phase
+        if known.erasure_id == erasure.erasure_id or (is_same and is_under_way and known.retrain >= erasure.retrain):
             return known, False
     try:
         await bucket.create(erasure.erasure_id, erasure)

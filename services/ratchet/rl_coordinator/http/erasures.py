@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 import structlog
@@ -14,9 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
-from ratchet.core.contract.erasure import ASKED, ERASURES, Erasure
+from ratchet.core.contract.erasure import ASKED, AWAITS_APPROVAL, ERASURES, Erasure
 from ratchet.core.contract.http.erasures import NOT_ASKED, ErasureIn, ErasureOut, ErasuresOut, ReceiptOut
-from ratchet.core.errors import NotFound
+from ratchet.core.errors import Conflict, NotFound
 from ratchet.core.rules.access import Caller, KeyScope
 from ratchet.core.service.control_api import ControlApi
 from ratchet.core.stores.erased import Erased
@@ -26,10 +26,15 @@ from ratchet.rl_coordinator.erasures import Receipts
 log = structlog.get_logger()
 
 ASKED_FOR: Mapping[int, str] = {
-    201: "The erasure, which has begun.",
+    201: "The erasure, which has begun; or waits for a second person who asks for the same (RATCHET_FOUR_EYES).",
     200: "One for the same is under way, or is known by its id: this one. With `dry_run`: what would be erased.",
 }
-WRONG: Mapping[int, str] = {400: "The body is not what this document says."}
+WRONG: Mapping[int, str] = {
+    400: "The body is not what this document says.",
+    409: "It takes two people (RATCHET_FOUR_EYES), and the request has no key.",
+}
+WAITS = timedelta(days=1)
+"""An erasure that no second person asked for by then is asked for anew."""
 UNKNOWN: Mapping[int, str] = {404: "There is no such erasure."}
 
 
@@ -49,6 +54,8 @@ class ErasureRoutes:
     erased: Erased
     receipts: Receipts
     now: Callable[[], datetime]
+    four_eyes: bool = False
+    """Whether an erasure waits until a second person has asked for it too."""
 
     def add_to(self, api: ControlApi) -> None:
         """Serve them."""
@@ -67,15 +74,36 @@ class ErasureRoutes:
             role=body.role,
             asked_by=caller.actor(),
             asked_at=body.asked_at or self.now(),
-            phase=NOT_ASKED if asked.dry_run else ASKED,
+            phase=NOT_ASKED if asked.dry_run else AWAITS_APPROVAL if self.four_eyes else ASKED,
             retrain=body.retrain,
         )
         if asked.dry_run:
             return 200, erasure_out(msgspec.structs.replace(erasure, ids=await self.erased.preview(erasure)))
+        if self.four_eyes and caller.key_id is None:
+            raise Conflict("an erasure takes two people (RATCHET_FOUR_EYES), and without keys no person is known")
         known, is_new = await ask_erasure(self.bus, erasure)
+        if self.four_eyes and known.phase == AWAITS_APPROVAL and not is_new:
+            known = await self._seconded(known, erasure, caller)
         if is_new:
             log.info("erasure asked for", erasure=known.erasure_id, kind=known.kind, actor=known.asked_by)
         return 201 if is_new else 200, erasure_out(known)
+
+    async def _seconded(self, known: Erasure, again: Erasure, caller: Caller) -> Erasure:
+        """The erasure that waited, which begins where another caller asks for the same; asked anew after a day."""
+
+        def asked(stored: Erasure | None) -> Erasure:
+            if stored is None or stored.phase != AWAITS_APPROVAL:
+                return stored or known
+            if self.now() - stored.asked_at >= WAITS:
+                return msgspec.structs.replace(stored, asked_by=again.asked_by, asked_at=again.asked_at)
+            same = all(getattr(stored, name) == getattr(again, name) for name in ("kind", "ref", "role", "retrain"))
+            if caller.is_named_in(stored.asked_by) or not same:
+                return stored
+            both = f"{stored.asked_by}, approved by {again.asked_by}"
+            log.info("erasure approved", erasure=stored.erasure_id, actor=both)
+            return msgspec.structs.replace(stored, phase=ASKED, asked_by=both)
+
+        return await Bucket(self.bus, ERASURES, Erasure).change(known.erasure_id, asked)
 
     async def list_erasures(self) -> ErasuresOut:
         """Every erasure that was ever asked for, newest first."""

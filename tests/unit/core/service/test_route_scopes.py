@@ -3,6 +3,7 @@ anything else is looked at."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,6 @@ import pytest
 from ratchet.bus.testing import FakeClock
 from ratchet.cli.interfaces import Interface, control_api
 from ratchet.core.contract.http.gateway import FeedbackTaken
-from ratchet.core.contract.http.jobs import JobIn
 from ratchet.core.errors import Forbidden
 from ratchet.core.rules.access import UNAUTHENTICATED, Caller, KeyScope
 from ratchet.core.service.asgi import Request
@@ -29,6 +29,7 @@ from ratchet.gateway.other_calls import OtherCalls
 from ratchet.gateway.quotas import Quotas
 from ratchet.gateway.telemetry import Telemetry
 from tests.support.callers import called_by
+from tests.support.contract_files import ROOT
 from tests.support.gateway_alone import alone
 from tools.docs.api_pages import document
 
@@ -85,6 +86,11 @@ async def test_control_route_refuses_a_key_without_its_scope(service: str, metho
         assert scope is None or f"`{scope}`" in error["message"]
 
 
+def example(service: str, body: str) -> dict[str, Any]:
+    """A body that the service takes."""
+    return json.loads((ROOT / "http" / "examples" / service / f"{body}.json").read_text())
+
+
 ABOUT_ALL = {"coordinator": (), "deployer": (), "console": ()}
 """Operations, by name, that neither name a role nor keep to those of the key: it must have the scope for all."""
 
@@ -114,7 +120,7 @@ async def test_control_route_refuses_a_key_for_another_role(service: str, method
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         for role in ("support", "tenant", "billing-2") if of_role else ():
             concrete = re.sub(r"\{\w+\}", "x", path.replace("{role}", role))
-            sent = {"algorithm": "rloo", "role": role} if body is JobIn else {}
+            sent = {**example(service, body.__name__), "role": role} if body and "{role}" not in path else {}
             answer = await client.request(method, concrete, params={"role": role}, json=sent if body else None)
             assert (answer.status_code, answer.json()["error"]["code"]) == (403, "insufficient_scope")
             assert f"`{scope}:{role}`" in answer.json()["error"]["message"]

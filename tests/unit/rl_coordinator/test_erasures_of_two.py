@@ -1,0 +1,86 @@
+"""The rule of four eyes for erasures: one begins once another person has asked for the same."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import httpx
+
+from ratchet.bus.testing import FakeBroker, FakeBus
+from ratchet.core.contract.erasure import ASKED, AWAITS_APPROVAL, Erasure
+from ratchet.core.rules.access import ANYONE, Caller
+from ratchet.core.service.contracts import load_contracts
+from ratchet.core.service.control_api import ControlApi
+from ratchet.core.stores.erasures import ask_erasure
+from ratchet.rl_coordinator.http.erasures import WAITS, ErasureRoutes
+from tests.support.callers import called_by
+from tests.support.messages import AT
+
+ADA, BOB, ADA_AGAIN = (
+    Caller(f"key_000000000{n}", name, frozenset({"admin"})) for n, name in enumerate(("ada", "bob", "ada"))
+)
+UNUSED: Any = None
+
+
+class People:
+    """The routes, and the people who ask."""
+
+    def __init__(self) -> None:
+        self.now, self.bus = AT, FakeBus(FakeBroker(load_contracts()))
+        self.api = ControlApi("Coordinator", "", errors={})
+        ErasureRoutes(self.bus, UNUSED, UNUSED, lambda: self.now, four_eyes=True).add_to(self.api)
+
+    async def ask(self, who: Caller, **body: Any) -> tuple[int, dict[str, Any]]:
+        transport = httpx.ASGITransport(called_by(self.api, who))
+        async with httpx.AsyncClient(transport=transport, base_url="http://coordinator") as http:
+            answer = await http.post("/v1/erasures", json={"kind": "session", "ref": "s-1", **body})
+        return answer.status_code, answer.json()
+
+
+async def test_erasure_begins_once_another_person_asks_for_the_same() -> None:
+    people = People()
+    status, first = await people.ask(ADA)
+    assert (status, first["phase"]) == (201, AWAITS_APPROVAL)
+    for again in (ADA, ADA_AGAIN):
+        assert (await people.ask(again))[1]["phase"] == AWAITS_APPROVAL
+    assert (await people.ask(BOB, ref="s-2"))[1]["phase"] == AWAITS_APPROVAL, "another one's"
+    _, begun = await people.ask(BOB)
+    assert (begun["phase"], begun["erasure_id"]) == (ASKED, first["erasure_id"])
+    assert begun["asked_by"] == "ada (key_0000000000), approved by bob (key_0000000001)"
+
+
+async def test_approval_is_of_no_more_than_was_asked_for() -> None:
+    people = People()
+    _, first = await people.ask(ADA, retrain=True)
+    assert (await people.ask(BOB))[1]["phase"] == AWAITS_APPROVAL, "without the training"
+    assert (await people.ask(BOB, erasure_id=first["erasure_id"], ref="s-9"))[1]["phase"] == AWAITS_APPROVAL
+    assert (await people.ask(BOB, retrain=True))[1]["phase"] == ASKED
+
+
+async def test_request_that_waited_too_long_is_asked_anew() -> None:
+    people = People()
+    await people.ask(ADA)
+    people.now += WAITS + timedelta(seconds=1)
+    _, anew = await people.ask(BOB)
+    assert (anew["phase"], anew["asked_by"]) == (AWAITS_APPROVAL, "bob (key_0000000001)")
+    assert (await people.ask(ADA))[1]["phase"] == ASKED
+
+
+async def test_without_keys_nobody_is_a_second_person() -> None:
+    status, body = await People().ask(ANYONE)
+    assert (status, body["error"]["code"] is not None) == (409, True)
+
+
+async def test_erasure_that_a_program_asks_for_waits_for_nobody() -> None:
+    people = People()
+    await people.ask(ADA)
+    own = Erasure(
+        erasure_id="01a224cd-ff44-7720-a4be-24a84c5fc31c",
+        kind="session",
+        ref="s-1",
+        asked_by="gateway",
+        asked_at=AT,
+        phase=ASKED,
+    )
+    assert await ask_erasure(people.bus, own) == (own, True)
