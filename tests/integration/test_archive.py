@@ -363,6 +363,16 @@ async def test_an_export_has_what_is_stored_and_what_is_archived_once(world: Wor
         await exported(role="kept")
 
 
+async def test_an_archived_run_whose_last_call_failed_is_exported_once(world: World, tmp_path: Path) -> None:
+    await world.add(trajectory("a"), turn("a"), age=OLD)
+    await world.archiver().tick()
+    await world.until_deleted()
+    await world.add(turn("a", 1, response=None, error="timeout", timestamp=utc_now() - NEW), age=NEW)
+    stored = Stored(world.warehouse, ArchivedRows(Archives(world.objects)))
+    report = await export(stored, "executions", Selection(), tmp_path / "a.jsonl", "jsonl", lambda *_: None)
+    assert report.records == 1
+
+
 async def test_what_is_erased_during_a_pass_does_not_stay_in_its_file(world: World) -> None:
     class Late(Erased):
         async def among(self, names: Collection[str]) -> set[tuple[str, str]]:

@@ -93,15 +93,17 @@ async def _records(
     stored: Stored, kind: Kind, selection: Selection, runs: Sequence[str]
 ) -> AsyncIterator[list[Record]]:
     """Page by page: what is stored, what is archived, then the runs without an answer, as far as the limit goes."""
-    done = 0
+    done, made_of = 0, set[str]()
     async for page in _rows(stored, kind, selection):
         rewards = await stored.rewards(page) if kind.rewarded else {}
         made = [kind.record(row["body"].encode(), rewards.get(_key(row))) for row in page]
         yield [record for record in made if record is not None]
         done += len(page)
+        made_of |= {row["trajectory_id"] for row in page}
     if kind.unanswered is None:
         return
-    left = runs if selection.limit is None else runs[: selection.limit - done]
+    left = [run for run in runs if run not in made_of]  # not one whose answered calls are archived
+    left = left if selection.limit is None else left[: selection.limit - done]
     async for page in stored.turns(selection, left):
         yield [kind.unanswered(row["first"].encode(), row["last"].encode()) for row in page]
 
