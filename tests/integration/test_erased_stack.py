@@ -131,7 +131,7 @@ async def shown(*words: str, directory: Path) -> Any:
         done = await asyncio.to_thread(ratchet, *words, "--json", "--dir", str(directory))
         return done.stdout if done.returncode == 0 else None
 
-    return json.loads(await eventually(answered, 300))
+    return json.loads(await eventually(answered, 600))
 
 
 @pytest.mark.timeout(1500)
@@ -173,7 +173,7 @@ async def test_erased_text_is_in_no_file_of_the_state(tmp_path: Path) -> None:
             for name in ("trajectory_collector", "nats", "trajectory_collector", "clickhouse"):  # in the middle
                 await asyncio.sleep(1.5)
                 await stack.kill(name)
-            waiting = ("erase", "--receipt", str(tmp_path / "receipt.json"), "--wait")
+            waiting = ("erase", "--receipt", str(tmp_path / "receipt.json"), "--wait", "--timeout", "30")
             (tmp_path / "receipt.json").write_text(json.dumps(asked["receipt"]))
             done = await shown(*waiting, directory=directory)
             assert done["erasure"]["erasure_id"] == asked["erasure"]["erasure_id"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
 from datetime import UTC, datetime
 from functools import partial
@@ -14,7 +15,7 @@ from ratchet.bus.kv import Bucket
 from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.bus.testing import eventually
 from ratchet.core.contract import Feedback, Message, Preference, Trajectory, named_id
-from ratchet.core.contract.erasure import ASKED, ERASURES, USER, Erasure
+from ratchet.core.contract.erasure import ASKED, ERASURES, SESSION, USER, Erasure
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.erased import KEYS, WITHOUT_TEXT
 from ratchet.core.stores.erasures import ask_erasure
@@ -151,6 +152,23 @@ async def test_what_comes_late_is_dropped_and_accounted_for(shared_settings: Sha
             assert (await warehouse.rows("SELECT count() AS n FROM feedback"))[0]["n"] == 0
             ends = await warehouse.rows("SELECT sum(erased) AS n FROM ledger_balance")
             assert ends[0]["n"] == 4
+
+
+async def test_erasures_side_by_side_take_what_is_each_ones(shared_settings: SharedSettings) -> None:
+    people = [trajectory(name, user_ref=name) for name in ("ann", "anna", "annabel")]
+    helper = trajectory("helper", parent_trajectory_id=people[0].trajectory_id)
+    async with (
+        connected(shared_settings) as bus,
+        prepared_warehouse(shared_settings) as warehouse,
+        running_app(build(settings_of(shared_settings))),
+        running_app(build(settings_of(shared_settings))),  # a second collector
+    ):
+        await bus.publish_all([*people, helper])
+        await eventually(lambda: stored_ids(warehouse, *people, helper), 30)
+        asked = [erasure_of(USER, "ann"), erasure_of(SESSION, "session-anna")]
+        await asyncio.gather(*(erased(bus, one) for one in asked))
+        await eventually(lambda: balanced(warehouse, 4), 30)
+        assert await stored_ids(warehouse) == {people[2].trajectory_id}
 
 
 async def publish_again(bus: Bus, message: Message) -> None:

@@ -69,7 +69,8 @@ class Erasure(Value, frozen=True, kw_only=True, omit_defaults=True):
     ids: Count = 0
     """How many ids it covers: of trajectories, traces, preferences and pieces of feedback."""
     removed: dict[str, Count] = field(default_factory=dict[str, int])
-    """By place, what was removed: messages of a stream, rows of a table, objects below a prefix."""
+    """By place, what was removed: messages of a stream, rows of a table, objects below a prefix. It was more where a
+    crash came between."""
     removed_at: Zoned | None = None
     done_at: Zoned | None = None
     snapshots: list[RewrittenSnapshot] = field(default_factory=list[RewrittenSnapshot])

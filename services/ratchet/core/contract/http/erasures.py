@@ -72,7 +72,8 @@ class ErasureOut(Answer, frozen=True, kw_only=True):
     ids: int
     """How many ids it covers: of trajectories, traces, preferences and pieces of feedback."""
     removed: dict[str, int]
-    """By place, what was removed: messages of a stream, rows of a table, objects below a prefix."""
+    """By place, what was removed: messages of a stream, rows of a table, objects below a prefix. It was more where a
+    crash came between."""
     removed_at: Instant | None
     done_at: Instant | None
     snapshots: list[RewrittenSnapshotOut]
