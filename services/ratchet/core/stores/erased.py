@@ -178,9 +178,10 @@ class Erased:
     async def has_remains(self) -> bool:
         """Whether files are left of rows that were removed: ClickHouse keeps a part for minutes after its end."""
         rows = await self.warehouse.rows(
-            "SELECT count() AS n FROM system.parts AS p INNER JOIN (SELECT table, max(create_time) AS at"
-            " FROM system.mutations WHERE database = currentDatabase() GROUP BY table) AS m ON p.table = m.table"
-            " WHERE p.database = currentDatabase() AND NOT p.active AND p.modification_time <= m.at"
+            "SELECT count() AS n FROM system.parts AS p INNER JOIN ("
+            " SELECT table, max(toUInt64(extract(mutation_id, '[0-9]+'))) AS version FROM system.mutations"
+            " WHERE database = currentDatabase() GROUP BY table) AS m ON p.table = m.table"
+            " WHERE p.database = currentDatabase() AND NOT p.active AND p.data_version < toInt64(m.version)"
         )
         return bool(rows[0]["n"])
 
