@@ -122,14 +122,16 @@ def test_every_table_is_known_to_hold_words_or_none() -> None:
 async def test_person_is_erased_and_another_one_stays(shared_settings: SharedSettings) -> None:
     async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
         async with running_app(build(settings_of(shared_settings))):
-            await bus.publish_all([*messages_of(ANN, "one"), *messages_of(ANNA, "two")])
+            opinion, *_ = (one for one in messages_of(ANNA, "two") if isinstance(one, Feedback))
+            on_hers = replace(opinion, feedback_id=named_id("feedback", "on hers"), user_ref=ANN, value="good")
+            await bus.publish_all([on_hers, *messages_of(ANN, "one"), *messages_of(ANNA, "two")])
             await eventually(lambda: complete(warehouse, ANN, ANNA), 30)
             before = await rows_with(warehouse, f"{PROBE} {ANNA}")
             done = await erased(bus, erasure_of(USER, ANN))
             assert await rows_with(warehouse, f'{PROBE} {ANN}"') == {}
             assert await rows_with(warehouse, f"{PROBE} {ANNA}") == before
             assert done.removed["RL_TRAJECTORIES"] == done.removed["trajectories"] == 3
-            await eventually(lambda: balanced(warehouse, 14), 30)
+            await eventually(lambda: balanced(warehouse, 15), 30)
         assert await messages_with(bus, f'{PROBE} {ANN}"') == 0
         assert await messages_with(bus, f"{PROBE} {ANNA}") == 6
 

@@ -63,6 +63,13 @@ class Names(msgspec.Struct):
         )
         return [name for name in named if isinstance(name, str) and name]
 
+    @property
+    def own_ids(self) -> list[str]:
+        """Those of them that go with it. Of what is said about trajectories these stay, and of a sub-agent its run."""
+        opinions = (self.preference_id, self.feedback_id)
+        named = opinions if any(opinions) else (self.trajectory_id, self.recorded_as, self.trace_id)
+        return [name for name in named if isinstance(name, str) and name]
+
 
 def names_in(body: bytes) -> Names:
     """What a message names; nothing where it cannot be read."""

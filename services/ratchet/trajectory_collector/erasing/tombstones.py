@@ -82,16 +82,13 @@ class Tombstones:
             return set()
         named = {received.sequence: names_in(received.body) for received in batch}
         known = await self.erased.among({one for names in named.values() for one in names.ids})
-        late: set[int] = set()
-        out = {received.sequence for received in batch if self._is_out(received.message)}
-        for sequence, names in named.items():
-            erasure = which(erasures, names)
-            by = erasure.erasure_id if erasure is not None else OPT_OUTS if sequence in out else None
-            if by is not None:
-                await self.erased.add(by, pairs_of(names), self.now())
-            if by is not None or not known.isdisjoint(pairs_of(names)):
-                late.add(sequence)
-        return late
+        late = {received.sequence: OPT_OUTS for received in batch if self._is_out(received.message)}
+        late |= {sequence: one.erasure_id for sequence, names in named.items() if (one := which(erasures, names))}
+        for sequence, by in late.items():
+            own = own_pairs_of(named[sequence])
+            await self.erased.add(by, own, self.now())
+            known |= own
+        return {*late, *(sequence for sequence, names in named.items() if not known.isdisjoint(pairs_of(names)))}
 
     def _is_out(self, message: Message) -> bool:
         return self.opt_outs.covers(getattr(message, "role", DEFAULT_ROLE), refs_of(message))
@@ -106,3 +103,8 @@ class Tombstones:
 def pairs_of(names: Names) -> set[tuple[str, str]]:
     """The ids of a message, each with its role."""
     return {(str(names.role), one) for one in names.ids}
+
+
+def own_pairs_of(names: Names) -> set[tuple[str, str]]:
+    """Of these the ids that go with the message."""
+    return {(str(names.role), one) for one in names.own_ids}

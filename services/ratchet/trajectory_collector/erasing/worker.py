@@ -47,7 +47,7 @@ from ratchet.core.rules.erasing import Names, names_in, which
 from ratchet.core.stores.erased import KEYS, Erased
 from ratchet.trajectory_collector import metrics
 from ratchet.trajectory_collector.clickhouse_ledger import Ledger
-from ratchet.trajectory_collector.erasing.tombstones import Tombstones, pairs_of
+from ratchet.trajectory_collector.erasing.tombstones import Tombstones, own_pairs_of, pairs_of
 from ratchet.trajectory_collector.generations import Generations
 from ratchet.trajectory_collector.ledger import ERASED, Account
 from ratchet.trajectory_collector.nats_streams import Streams
@@ -169,7 +169,7 @@ class Eraser:
                     erasure = which(erasures, names)
                     owner = erasure.erasure_id if erasure else None
                     if erasure is not None:
-                        await self.erased.add(erasure.erasure_id, pairs_of(names), self.now())
+                        await self.erased.add(erasure.erasure_id, own_pairs_of(names), self.now())
                     owner = owner or next((owners[pair] for pair in pairs_of(names) if pair in owners), None)
                     if owner is not None:
                         theirs.append(message.metadata.sequence.stream)
