@@ -159,6 +159,7 @@ def _nats_with_accounts(folder: Path, port: int, monitor_port: int) -> Program:
         store_dir=json.dumps(str(folder / "jetstream")),
         encryption="",
         users="",
+        tls="",
     )
     listed = "\n".join(
         f'  user{number} {{ jetstream: enabled, users: [{{ user: "user{number}", password: "{PASSWORD}" }}] }}'

@@ -287,7 +287,7 @@ def _app(ground: _Ground, controllers: Controllers, bundles: BundleRegistry, upk
 def http_server(settings: Settings, app: Authentication) -> HttpServer:
     """The server of the control API."""
     shared = settings.shared
-    return HttpServer(app, shared.http_host, settings.port, sites=Sites(shared.allowed_hosts))
+    return HttpServer(app, shared.http_host, settings.port, sites=Sites(shared.allowed_hosts), tls_file=shared.tls_file)
 
 
 async def _answering(engines: Engines, role: str) -> set[str]:

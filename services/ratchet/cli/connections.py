@@ -80,6 +80,7 @@ async def connected(settings: SharedSettings) -> AsyncGenerator[Bus]:
     from ratchet.core.service.contracts import load_contracts
     from ratchet.core.stores.message_bodies import StoredBodies
 
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # nats-py upgrades to TLS in a way that it warns of
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     patience = Patience(deadline_s=CONNECT_S)
     contracts, rules = load_contracts(), rules_digest()

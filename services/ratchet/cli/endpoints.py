@@ -10,6 +10,7 @@ from pathlib import Path
 from ratchet.cli.exit_codes import NoStack
 from ratchet.cli.output import follow_up
 from ratchet.local.local_stack.catalog import SERVICES
+from ratchet.local.local_stack.certificates import AUTHORITIES
 from ratchet.local.local_stack.orphans import is_running, living
 from ratchet.local.local_stack.state import StackRecord, read_record
 
@@ -66,5 +67,9 @@ def locate(directory: Path) -> Endpoints:
     record, orphans = read_record(directory), dict[str, list[int]]()
     if record is not None and not is_running(record):
         record, orphans = None, living(record)
+    trusted = record.env if record is not None else {}
+    for name in AUTHORITIES:
+        if name in trusted:  # for the libraries that this process uses
+            os.environ[name] = trusted[name]
     own = {name: value for name, value in os.environ.items() if name.startswith("RATCHET_")}
     return Endpoints(directory, record, {**(record.env if record else {}), **own}, orphans)

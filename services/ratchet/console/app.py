@@ -134,7 +134,8 @@ def assembled(
         site = Site(pages, CookieSession(own), owners, dict.fromkeys(PATHS, signing))
     else:
         site = Site(pages, own, owners)
-    server = HttpServer(site, shared.http_host, settings.port, sites=Sites(shared.allowed_hosts))
+    sites = Sites(shared.allowed_hosts)
+    server = HttpServer(site, shared.http_host, settings.port, sites=sites, tls_file=shared.tls_file)
     return App(
         NAME,
         [audit, keys, routes, alerts, server, events],  # the last one stops first: its streams would hold the server up

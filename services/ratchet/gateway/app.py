@@ -307,5 +307,8 @@ def http_server(settings: Settings, constants: Constants, guard: Guard, keys: Kn
         error_json=error_json,
     )
     app, host = ErrorShapes(Authentication(guard, keys.caller_of)), settings.shared.http_host
+    tls_file = settings.shared.tls_file
     sites = Sites(settings.shared.allowed_hosts, settings.cors_origins)
-    return HttpServer(app, host, settings.port, sites=sites, bounds=bounds, shared=settings.shares_port)
+    return HttpServer(
+        app, host, settings.port, sites=sites, bounds=bounds, shared=settings.shares_port, tls_file=tls_file
+    )

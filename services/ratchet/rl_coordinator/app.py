@@ -130,6 +130,7 @@ async def assembled(  # noqa: PLR0913 - the connections
         settings.shared.http_host,
         settings.port,
         sites=Sites(settings.shared.allowed_hosts),
+        tls_file=settings.shared.tls_file,
     )
     return App(
         NAME,

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, cast
 
 import uvicorn
@@ -17,10 +18,12 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from ratchet.bus.tasks import end
 from ratchet.core.errors import ConfigError
 from ratchet.core.service.asgi import AsgiApp, Receive, Scope, Send, send_problem
 from ratchet.core.service.problems import ErrorJson, HttpError, as_openai
 from ratchet.core.service.same_site import SameSite, Sites
+from ratchet.core.service.tls import ServerCertificate
 
 HEADER_S = 10.0
 """How long a client may take for its request's headers."""
@@ -130,7 +133,8 @@ class _Connection(HttpToolsProtocol):
             self._refuse(503, "too many connections", "too_many_connections")
             return
         self._entered = address
-        transport.set_write_buffer_limits(high=0)  # any byte that the client has not taken pauses writing
+        # Any byte that the client has not taken pauses writing. At 0 a transport with TLS would pause for ever.
+        transport.set_write_buffer_limits(high=0 if transport.get_extra_info("sslcontext") is None else 1, low=0)
         self._due_in(self.config.gate.bounds.header_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -276,7 +280,7 @@ class HttpServer:
     `sites`: whose pages may use it; `shared`: other processes of ours listen on the same port.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - keywords, each with a default
         self,
         app: AsgiApp | Any,
         host: str,
@@ -285,7 +289,10 @@ class HttpServer:
         sites: Sites = NO_SITES,
         bounds: Bounds | None = None,
         shared: bool = False,
+        tls_file: Path | None = None,
     ) -> None:
+        """Raises `ConfigError` also for a `tls_file` that cannot be read; None: it speaks plain HTTP."""
+        self._certificate = certificate = ServerCertificate(tls_file) if tls_file is not None else None
         bounds = bounds or Bounds()
         guarded: AsgiApp = SameSite(app, sites, bounds.error_json)
         if sites.origins:
@@ -308,6 +315,7 @@ class HttpServer:
             proxy_headers=False,  # any client can send them: a setting of the service says whose count
             timeout_keep_alive=bounds.idle_s,
             timeout_graceful_shutdown=max(1, round(bounds.drain_s)),
+            ssl_context_factory=(lambda _config, _default: certificate.context) if certificate else None,
         )
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         # Each connection may need a second file for the call that it makes.
@@ -317,7 +325,12 @@ class HttpServer:
 
     async def run(self) -> None:
         """Serve until stopped."""
-        await self._server.serve(sockets=[self._socket])
+        following = asyncio.create_task(self._certificate.follow()) if self._certificate is not None else None
+        try:
+            await self._server.serve(sockets=[self._socket])
+        finally:
+            if following is not None:
+                await end(following)
         if self._server.server_state.tasks:  # cancelled after the deadline
             await asyncio.wait(self._server.server_state.tasks, timeout=LEFT_S)
 

@@ -240,6 +240,9 @@ class SharedSettings(EnvironmentSettings):
     """Local files of this process: caches and spools, nothing that cannot be rebuilt."""
     http_host: str = "127.0.0.1"
     """Address that HTTP servers listen on."""
+    tls_file: Path | None = None
+    """PEM file with a key and its certificate: gateway, coordinator, deployer, console and engine end TLS with it, and
+    read it again once it is renewed. Readiness and metrics stay plain."""
     allowed_hosts: Annotated[list[str], *FROM_JSON] = Field(default_factory=list[str])
     """Names, with a dot, under which agents, pages and Prometheus know our HTTP servers. A JSON list. Any IP address
     and any name without a dot is accepted anyway: no other site can have it."""

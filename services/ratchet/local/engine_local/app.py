@@ -65,7 +65,11 @@ async def build(settings: Settings) -> AsyncIterator[App]:
             load_report = Periodic(OBSERVE_S, LoadReport(registry, worker.load_of).observe, "load")
             api = JsonApi(engine.route, BODY_LIMIT, cancel_on_disconnect=True)
             server = HttpServer(
-                api, settings.shared.http_host, settings.port, sites=Sites(settings.shared.allowed_hosts)
+                api,
+                settings.shared.http_host,
+                settings.port,
+                sites=Sites(settings.shared.allowed_hosts),
+                tls_file=settings.shared.tls_file,
             )
             yield App("engine_local", [load_report, server], {"torch_thread": worker.check})
     finally:

@@ -24,7 +24,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from ratchet.bus.tasks import end
 from ratchet.core.errors import RatchetError
+from ratchet.core.service.tls import ServerCertificate
 from ratchet.local.local_stack.chdb_engine import Answer, ChdbEngine
 from ratchet.local.local_stack.clickhouse_access import PASSWORD_VARIABLE, USER, memory_bound, refusal
 from ratchet.local.local_stack.clickhouse_statement import (
@@ -121,12 +123,15 @@ class WarehouseFront:
         self._workers.shutdown(wait=True)
         self._engine.close()
 
-    def app(self) -> Starlette:
-        """The ASGI application; closes the engine when the server stops."""
+    def app(self, certificate: ServerCertificate | None) -> Starlette:
+        """The ASGI application; closes the engine when the server stops. It follows the certificate's renewals."""
 
         @asynccontextmanager
         async def lifespan(_app: Starlette) -> AsyncGenerator[None]:
+            following = asyncio.create_task(certificate.follow()) if certificate is not None else None
             yield
+            if following is not None:
+                await end(following)
             await asyncio.to_thread(self.close)
 
         routes = [
@@ -168,24 +173,29 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="ratchet.local.local_stack.clickhouse", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="data directory, owned by this process alone")
     parser.add_argument("--port", type=int, default=8123)
+    parser.add_argument("--tls-file", type=Path, help="PEM file with a key and its certificate")
     options = parser.parse_args(argv)
     password = os.environ.get(PASSWORD_VARIABLE)
     if not password:
         sys.stderr.write(f"{PASSWORD_VARIABLE} is needed: the password of the user {USER}\n")
         return 1
     try:
+        certificate = ServerCertificate(options.tls_file) if options.tls_file is not None else None
         engine = ChdbEngine(options.data, memory_bound())
     except RatchetError as error:
         sys.stderr.write(f"{error}\n")
         return 1
     config = uvicorn.Config(
-        WarehouseFront(engine, options.port, password, DamagedParts(options.data / "damaged-parts.txt")).app(),
+        WarehouseFront(engine, options.port, password, DamagedParts(options.data / "damaged-parts.txt")).app(
+            certificate
+        ),
         host=LOOPBACK,
         port=options.port,
         log_level="warning",
         access_log=False,
         timeout_keep_alive=120,
         timeout_graceful_shutdown=8,
+        ssl_context_factory=(lambda _config, _default: certificate.context) if certificate else None,
     )
     uvicorn.Server(config).run()
     return 0

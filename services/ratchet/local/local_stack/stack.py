@@ -26,6 +26,7 @@ from ratchet.core.service.contracts import load_contracts
 from ratchet.local.local_stack.bootstrap import bootstrap
 from ratchet.local.local_stack.broker_users import broker_users
 from ratchet.local.local_stack.catalog import SERVERS, SERVICES
+from ratchet.local.local_stack.certificates import AUTHORITIES
 from ratchet.local.local_stack.demand import needed_members, start_when_needed
 from ratchet.local.local_stack.durable_writes import PROBE_S, DurableWrites
 from ratchet.local.local_stack.member import Member, MemberState
@@ -94,6 +95,9 @@ class Stack:
                 remove_record(self.settings.directory)
             broker_users(self.settings.directory).keep_programs()
             self._plan = make_plan(self.settings, keep_secrets(self.settings.directory))
+            for name in AUTHORITIES:  # this process asks the servers, too
+                if name in self._plan.env:
+                    os.environ[name] = self._plan.env[name]
             keep_ports(self.settings.directory, self._plan.ports)
             logs, env = self.settings.directory / "logs", {STACK_ID_VARIABLE: self._id}
             for program in self._plan.programs:
