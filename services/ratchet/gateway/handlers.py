@@ -95,7 +95,7 @@ class Handlers:
         body = request.record() if request.body else {}
         knows_all = await self.peer_sync.catch_up()
         trajectory_id = self._meant_by(trajectory, request)
-        known = {arm.role: arm for arm in self.arms.of_trajectory(trajectory_id)}
+        known = {arm.role: arm for arm in self._arms_for(request.caller, trajectory_id)}
         roles = _roles(request.caller, body, list(known), knows_all=knows_all)
         _check_ender(request.caller, [known[role] for role in roles if role in known])
         members = {**body, "trajectory_id": trajectory_id, "timestamp": self.now()}
@@ -137,6 +137,11 @@ class Handlers:
         is_off = any(arm.unrecorded for arm in arms if arm.role == feedback.role)
         return is_off or self.unrecorded.covers(feedback.trajectory_id, feedback.role, refs)
 
+    def _arms_for(self, caller: Caller, trajectory_id: str) -> list[Arm]:
+        """The calls of a trajectory in the roles that the caller may rate; for it there are no others."""
+        rated = caller.roles(KeyScope.FEEDBACK)
+        return [arm for arm in self.arms.of_trajectory(trajectory_id) if arm.role in rated]
+
     def _meant_by(self, name: str, request: Request) -> str:
         """The trajectory that a name means to the caller: the newest with calls. Raises `BadRequest`."""
         ids = self.identity.meant_by(name, _owner(request))
@@ -154,7 +159,7 @@ class Handlers:
             raise BadRequest("`trajectory_id` is missing: the id or the name of a trajectory", param="trajectory_id")
         knows_all = await self.peer_sync.catch_up()
         trajectory_id = self._meant_by(str(name), request)
-        known = [arm.role for arm in self.arms.of_trajectory(trajectory_id)]
+        known = [arm.role for arm in self._arms_for(request.caller, trajectory_id)]
         roles = _roles(request.caller, body, known, knows_all=knows_all)
         if len(roles) > 1:
             raise BadRequest(f"name the `role`: the trajectory has calls in {', '.join(roles)}", param="role")
@@ -225,7 +230,7 @@ def _owner(request: Request) -> str:
 
 
 def _roles(caller: Caller, body: Mapping[str, Any], known: Sequence[str], *, knows_all: bool) -> list[str]:
-    """The roles that a request is about: the one that it names, else those of `known` that the key may rate.
+    """The roles that a request is about: the one that it names, else the `known` ones, which the key may rate.
 
     `knows_all`: no other gateway knows more of the trajectory just now. Raises `BadRequest` where there is no role, or
     where the trajectory has no call in the named one, `Unavailable` where another gateway may know one, `Forbidden`
@@ -236,9 +241,8 @@ def _roles(caller: Caller, body: Mapping[str, Any], known: Sequence[str], *, kno
         if known and knows_all and body["role"] not in known:
             raise BadRequest(f"the trajectory has no call in the role {str(body['role'])[:64]!r}", param="role")
         return [body["role"]]
-    roles = [role for role in known if caller.allows(KeyScope.FEEDBACK, role)]
-    if not knows_all and len(roles) != 1:
+    if not knows_all and len(known) != 1:
         raise Unavailable("the gateway cannot ask the others for the roles of this trajectory now: name the `role`")
-    if not roles:
+    if not known:
         raise BadRequest(_ROLE_UNKNOWN, param="role")
-    return roles
+    return [*known]

@@ -59,10 +59,29 @@ async def test_feedback_on_a_run_of_another_role_is_refused(tmp_path: Path) -> N
     async with alone(tmp_path) as here:
         here.handlers.arms.open(TRAJECTORY, "clerk")
         with pytest.raises(BadRequest, match="no call in the role 'support'") as refused:
-            await given(here, with_key("feedback:support"))
+            await given(here, with_key("feedback:*"))
         assert refused.value.param == "role"
         here.handlers.arms.open(TRAJECTORY, "support")
-        assert (await given(here, with_key("feedback:support")))["role"] == "support"
+        assert (await given(here, with_key("feedback:*")))["role"] == "support"
+
+
+@pytest.mark.parametrize("path", ["/v1/feedback", f"/v1/trajectories/{TRAJECTORY}/end"])
+async def test_run_of_a_role_that_is_not_the_keys_is_none(path: str, tmp_path: Path) -> None:
+    said = list[tuple[int, bytes]]()
+    for opened in ((), ("clerk",)):
+        async with alone(tmp_path) as here:
+            for role in opened:
+                here.handlers.arms.open(TRAJECTORY, role)
+            body = msgspec.json.encode(
+                {"feedback_id": TRAJECTORY, **THUMB} if path.endswith("k") else {"role": "support"}
+            )
+            request = Request("POST", path, {}, body, caller=with_key("feedback:support"))
+            if path.endswith("k"):
+                answer = await here.handlers.feedback(request, None)
+            else:
+                answer = await here.handlers.end(TRAJECTORY, request, None)
+            said.append((answer.status, answer.body))
+    assert said[0] == said[1]
 
 
 async def test_feedback_without_a_trajectory_names_the_missing_member(tmp_path: Path) -> None:

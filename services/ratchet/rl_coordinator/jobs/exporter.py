@@ -210,7 +210,7 @@ def own_snapshot(snapshots: Snapshots, ref: SnapshotRef, role: str, algorithm: s
     except DigestMismatch as error:
         raise Rejected(f"dataset.snapshot: {error}") from error
     if manifest.role != role:
-        raise Rejected(f"dataset.snapshot {ref.uri} is of role {manifest.role}, not of {role}")
+        raise Rejected(f"dataset.snapshot {ref.uri} is of another role, not of {role}")
     learns_from = dataset_format(algorithm)
     if manifest.format != learns_from:
         raise Rejected(f"dataset.snapshot {ref.uri} holds {manifest.format}: {algorithm} learns from {learns_from}")

@@ -123,4 +123,4 @@ def require_own_policy(objects: BlobStore, uri: str, role: str) -> None:
     except DigestMismatch as error:
         raise Rejected(f"base_model: {error}") from error
     if manifest.kind == ADAPTER and manifest.role != role:
-        raise Rejected(f"base_model {uri} is an adapter of role {manifest.role}, not of {role}")
+        raise Rejected(f"base_model {uri} is an adapter of another role, not of {role}")
