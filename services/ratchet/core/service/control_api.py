@@ -59,7 +59,7 @@ CHANGING: Mapping[int, str] = {
 """Further answers to any request that changes something, see `same_site`."""
 AUDIT = "ratchet.audit"
 """Member of an ASGI scope: the audit log; without one nothing is recorded, as where only the document is asked for."""
-NAMING = ("trajectory_id", "rollout_id", "name", "version", "kind", "ref")
+NAMING = ("trajectory_id", "rollout_id", "training_job_id", "pair_id", "rater", "name", "version", "kind", "ref")
 """Members of a body that name what it is about; its path names the rest."""
 JSON, EVENTS = "application/json", "text/event-stream"
 _SAVED = {"content-disposition": 'attachment; filename="text.txt"', "x-content-type-options": "nosniff"}
@@ -186,8 +186,9 @@ class Operation:
     async def _audited(self, audit: AuditLog, request: Request, arguments: Mapping[str, Any]) -> Any:
         """What the handler returns. What changes something is in the audit log before, and what is read, soon after."""
         body = next((value for value in arguments.values() if isinstance(value, msgspec.Struct)), None)
+        query = next((value for value in arguments.values() if isinstance(value, BaseModel)), None)
         by = by_caller(caller_of(request.scope), getattr(body, "actor", None))
-        role = _role_of(arguments.get("role") or getattr(body, "role", None))
+        role = _role_of(arguments.get("role") or getattr(query, "role", None) or getattr(body, "role", None))
         named = [str(value) for name, value in request.path_params.items() if name != "role"]
         named += [str(value) for name in NAMING if (value := getattr(body, name, None)) is not None]
         act = Act(self.handler.__name__, by, role, named)

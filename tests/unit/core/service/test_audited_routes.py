@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import httpx
 import pytest_asyncio
+from pydantic import BaseModel
 
 from ratchet.bus.testing import FakeBroker, FakeBus
 from ratchet.cli.interfaces import Interface, control_api
@@ -44,6 +45,10 @@ def test_routes_that_hand_out_content_are_recorded_reads() -> None:
     }
 
 
+class Asked(BaseModel):
+    role: str | None = None
+
+
 class Things:
     """An API with an audit log, and what was done."""
 
@@ -54,6 +59,7 @@ class Things:
         self.done: list[str] = []
         role = "/v1/things/{role}/{thing}"
         self.api.route("GET", role, self.get_thing, scope=KeyScope.VIEW, reads=True)
+        self.api.route("GET", "/v1/things", self.list_things, scope=KeyScope.VIEW, reads=True)
         self.api.route("POST", f"{role}/start", self.start, scope=KeyScope.OPERATE)
         self.api.route("POST", f"{role}/stop", self.stop, scope=KeyScope.OPERATE, urgent=True)
         transport = httpx.ASGITransport(called_by(self.api, ANN))
@@ -62,6 +68,10 @@ class Things:
     async def get_thing(self, role: str, thing: str) -> FeedbackTaken:
         """Read one."""
         return FeedbackTaken(feedback_id=role, trajectory_id=thing)
+
+    async def list_things(self, asked: Asked) -> FeedbackTaken:
+        """Read many."""
+        return FeedbackTaken(feedback_id=str(asked.role), trajectory_id="many")
 
     async def start(self, role: str, thing: str, body: StartIn) -> FeedbackTaken:
         """Start one."""
@@ -94,6 +104,13 @@ async def test_entry_of_an_act_names_actor_and_objects(things: Things) -> None:
     (entry,) = things.entries()
     assert (entry.act, entry.outcome, entry.role, entry.objects) == ("start", "asked", "support", ["one", "3"])
     assert (entry.actor, entry.key_id) == ("ann (key_k3j9d8s7f6) on behalf of bob", "key_k3j9d8s7f6")
+
+
+async def test_entry_names_the_role_of_a_query_that_is_read_as_a_whole(things: Things) -> None:
+    for query in ("?role=support", ""):
+        assert (await things.client.get(f"/v1/things{query}")).status_code == 200
+    await things.audit.flush()
+    assert [entry.role for entry in things.entries()] == ["support", None]
 
 
 async def test_act_that_is_refused_afterwards_is_noted_as_failed(things: Things) -> None:
