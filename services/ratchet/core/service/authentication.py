@@ -64,7 +64,7 @@ def presented_key(headers: Headers) -> bytes | None:
 
 
 def is_token(key: bytes) -> bool:
-    """Whether what a request presents is a token of an issuer (a JWT), and no key: keys have no dots."""
+    """Whether what a request presents, and what is no key that is known, is a token of an issuer (a JWT)."""
     return key.count(b".") == 2
 
 

@@ -103,9 +103,9 @@ class KnownKeys:
         """Who sends a request with these headers. Raises `HttpError` (401) without a usable key where one is asked for,
         and `Unavailable` while it is not known whether there are keys."""
         key = None if self.is_open else presented_key(headers)
-        if self._people is not None and key is not None and is_token(key):
-            return await self._people(key)
         known = self._find(key)
+        if self._people is not None and known is None and key is not None and is_token(key):
+            return await self._people(key)
         if known is None and self._stored is None and not (self._closed and key is None):
             with suppress(TimeoutError):  # a request that comes in the first moment of the service
                 await asyncio.wait_for(self._learned.wait(), PATIENCE_S)

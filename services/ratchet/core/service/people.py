@@ -48,6 +48,8 @@ ISSUER_S, ISSUER_BYTES = 5.0, 256 * 1024
 KEYS_S, AGAIN_S, STALE_S = 300.0, 10.0, 3600.0
 """Its keys are read again after so long, at once for one that is not among them but no sooner than `AGAIN_S` after the
 last time, and count for `STALE_S` while it does not answer."""
+_UNPROVEN = (False, "false")
+"""Of an address that the issuer does not vouch for; some write it as a text."""
 ID_PREFIX = "oidc_"
 """Begins the id of a person."""
 
@@ -189,7 +191,7 @@ def id_of(claims: Mapping[str, Any]) -> str:
 
 def name_of(claims: Mapping[str, Any]) -> str:
     """What logs call a person: the address, unless the issuer does not vouch for it; else the subject."""
-    address = claims.get("email") if claims.get("email_verified") is not False else None
+    address = claims.get("email") if claims.get("email_verified") not in _UNPROVEN else None
     name = re.sub(r"[^A-Za-z0-9 _.@/-]", "_", str(address or claims["sub"]))[:64]
     return name if NAME.fullmatch(name) else f"person {name}"[:64]
 

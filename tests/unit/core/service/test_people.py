@@ -24,7 +24,7 @@ from ratchet.core.rules.access import NAME, Caller, KeyScope
 from ratchet.core.service.asgi import Headers
 from ratchet.core.service.authentication import Authentication, presented_key
 from ratchet.core.service.control_api import ControlApi
-from ratchet.core.service.keys import KnownKeys
+from ratchet.core.service.keys import KnownKeys, setting_key
 from ratchet.core.service.people import AGAIN_S, KEYS_S, LONGEST_S, SKEW_S, STALE_S, TOKEN_BYTES, People
 from ratchet.core.service.problems import HttpError
 from ratchet.core.service.settings import OidcSettings
@@ -92,8 +92,9 @@ async def test_person_is_known_by_subject_and_named_by_address(issuer: LocalIssu
         {"email": "x" * 200},
     ):
         assert NAME.fullmatch((await people.caller_of(issuer.token(**claims).encode())).name)
-    unproven = await people.caller_of(issuer.token(email="boss@example.com", email_verified=False).encode())
-    assert unproven.name == "u-1"
+    for unproven in (False, "false"):
+        token = issuer.token(email="boss@example.com", email_verified=unproven)
+        assert (await people.caller_of(token.encode())).name == "u-1"
 
 
 async def test_claim_may_stand_within_another(issuer: LocalIssuer) -> None:
@@ -282,6 +283,15 @@ async def test_service_with_an_issuer_is_never_open(issuer: LocalIssuer, tmp_pat
     for headers in ([], [(b"authorization", b"Bearer a.b.c")]):
         with pytest.raises(HttpError):
             await keys.caller_of(headers)
+
+
+async def test_key_of_the_settings_may_be_written_like_a_token(issuer: LocalIssuer, tmp_path: Any) -> None:
+    async def connect() -> Any:
+        await asyncio.Event().wait()
+
+    own = [setting_key("ops.2026.0123456789", "ops", ["admin"])]
+    keys = KnownKeys(connect, tmp_path / "keys.json", own=own, is_local=True, people=issuer.people().caller_of)
+    assert (await keys.caller_of([(b"x-api-key", b"ops.2026.0123456789")])).name == "ops"
 
 
 @pytest.mark.parametrize(
