@@ -67,7 +67,7 @@ async def test_feedback_on_a_run_of_another_role_is_refused(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("path", ["/v1/feedback", f"/v1/trajectories/{TRAJECTORY}/end"])
 async def test_run_of_a_role_that_is_not_the_keys_is_none(path: str, tmp_path: Path) -> None:
-    said = list[tuple[int, bytes]]()
+    answers = list[tuple[int, bytes]]()
     for opened in ((), ("clerk",)):
         async with alone(tmp_path) as here:
             for role in opened:
@@ -80,8 +80,8 @@ async def test_run_of_a_role_that_is_not_the_keys_is_none(path: str, tmp_path: P
                 answer = await here.handlers.feedback(request, None)
             else:
                 answer = await here.handlers.end(TRAJECTORY, request, None)
-            said.append((answer.status, answer.body))
-    assert said[0] == said[1]
+            answers.append((answer.status, answer.body))
+    assert answers[0] == answers[1]
 
 
 async def test_feedback_without_a_trajectory_names_the_missing_member(tmp_path: Path) -> None:
