@@ -109,7 +109,7 @@ async def coordinating(
         causes.update({received.event_id: received.as_cause() for received in batch})
         return [Done() for _ in batch]
 
-    few = {"minimum_rows": 1}
+    few = {"minimum_rows": 1, "minimum_pairs": 0, "human_share": 0.0}
     settings = Settings(shared=shared, port=0, **(few | chosen))
     async with (
         running_app(build(settings, timing)) as app,

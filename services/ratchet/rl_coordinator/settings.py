@@ -55,7 +55,13 @@ class Settings(ServiceSettings):
     minimum_rows: int = 8
     """The coordinator refuses a job that has fewer trajectories with rewards (rloo, grpo, reinforce, ppo), preference
     pairs, or answers with thumbs, of which it needs both kinds. A low floor: with less than a batch, an epoch is one
-    train step over all rows, and below some 500 pairs DPO shows little."""
+    train step over all rows."""
+    minimum_pairs: int = Field(default=500, ge=0)
+    """The same for preference pairs, of which fewer show little; `min_rows` of a request lowers it, down to
+    `minimum_rows`."""
+    human_share: float = Field(default=0.8, ge=0, le=1)
+    """The least share of pairs that people gave, where a request names no `min_human_share`; of the others fewer are
+    taken."""
 
 
 def verify(settings: Settings, _: Mapping[str, str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -54,6 +55,13 @@ def without_raters(chosen: DatasetFilter, raters: Sequence[str]) -> DatasetFilte
     return msgspec.structs.replace(chosen, excluded_raters=every) if raters else chosen
 
 
+def with_human_share(chosen: DatasetFilter, amounts: Amounts) -> DatasetFilter:
+    """The filter of pairs, with the least share of people's where it names none."""
+    if chosen.min_human_share is not None or not amounts.human_share:
+        return chosen
+    return msgspec.structs.replace(chosen, min_human_share=amounts.human_share)
+
+
 @dataclass(frozen=True, slots=True)
 class SnapshotQuery:
     """The data that a job asks for."""
@@ -68,6 +76,10 @@ class SnapshotQuery:
     @property
     def filter(self) -> DatasetFilter:
         return self.dataset.filter or DatasetFilter()
+
+    def with_filter(self, chosen: DatasetFilter) -> SnapshotQuery:
+        """The query with another filter."""
+        return dataclasses.replace(self, dataset=msgspec.structs.replace(self.dataset, filter=chosen))
 
     @property
     def format(self) -> str:
@@ -97,6 +109,8 @@ class SnapshotPlan:
     watermarks: Mapping[str, int]
     minimum: int
     """A job refuses fewer rows."""
+    floor: int = sys.maxsize
+    """The same for a request that asks for as few as it may."""
     reward_function: str = ""
     waiting: int = 0
     """Stored trajectories that have no reward yet and therefore could not be chosen."""
@@ -180,10 +194,11 @@ class SnapshotSelector:
         watermark = await self.preferences.watermark(query.role, "preferences")
         opinions = await self.preferences.opinions(query.role)
         query = await self._without_raters(query, opinions)
+        query = query.with_filter(with_human_share(query.filter, self.amounts))
         unlisted = max(0, await self.preferences.count(query.role) - len(opinions))
         selection = await self._choose_pairs(query, opinions, unlisted)
         share = query.filter.min_human_share or 0.0
-        nothing = f"none of the pairs is of a person: dataset.filter.min_human_share {share:g} leaves none"
+        nothing = f"none of the pairs is of a person: dataset.filter.min_human_share {share:g} leaves none, 0 takes all"
         is_all_left_out = not selection.chosen and selection.left_out.get(BEYOND_HUMAN_SHARE)
 
         return SnapshotPlan(
@@ -194,6 +209,7 @@ class SnapshotSelector:
             rows=lambda ids: self._pair_rows(query.role, selection, ids),
             watermarks={"RL_FEEDBACK": watermark},
             minimum=self._least(query),
+            floor=self.amounts.least(query.algorithm, 1),
             problem=nothing if is_all_left_out else None,
             filter=query.filter,
         )
@@ -218,14 +234,13 @@ class SnapshotSelector:
         return await asyncio.to_thread(lambda: [pair_row(stored.get(key), votes[key]) for key in ids])
 
     def _least(self, query: SnapshotQuery) -> int:
-        """The fewest rows that a job takes: the installation's, or the request's where that asks for more."""
-        return max(self.amounts.least(query.algorithm), query.dataset.min_rows or 0)
+        """The fewest rows that a job takes: the request's, but no fewer than the installation's floor."""
+        return self.amounts.least(query.algorithm, query.dataset.min_rows)
 
     async def _without_raters(self, query: SnapshotQuery, opinions: Sequence[Opinion]) -> SnapshotQuery:
         """The query without the raters in quarantine, as these opinions show, and without those that are banned."""
         raters = await self.raters_left_out(query.role, opinions)
-        dataset = msgspec.structs.replace(query.dataset, filter=without_raters(query.filter, raters))
-        return dataclasses.replace(query, dataset=dataset) if raters else query
+        return query.with_filter(without_raters(query.filter, raters))
 
     async def _plan_labels(self, query: SnapshotQuery) -> SnapshotPlan:
         watermark = await self.preferences.watermark(query.role, "feedback")

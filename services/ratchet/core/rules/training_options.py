@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ratchet.core.contract.snapshot import TRAJECTORIES
+from ratchet.core.contract.snapshot import PAIRS, TRAJECTORIES
 from ratchet.core.contract.training import (
     Compute,
     Evaluation,
@@ -82,14 +82,22 @@ class Amounts:
     """Rows of any job: a snapshot is chosen from no more trajectories."""
     fewest: int
     """Rows of a job that learns from rewards, preferences or thumbs."""
+    pairs: int = 0
+    """Rows of a job that learns from preferences, where it names no number itself."""
+    human_share: float = 0.0
+    """Of those, the least share of people's, where it names none itself."""
 
-    def least(self, algorithm: str) -> int:
-        """Fewest rows that the algorithm is run on. Imitation takes a single one; who has tasks may have none."""
+    def least(self, algorithm: str, asked: int | None = None) -> int:
+        """Fewest rows that the algorithm is run on: what was `asked` for, but no fewer than it needs.
+
+        Imitation takes a single one; who has tasks may have none.
+        """
         learns_from = dataset_format(algorithm)
         if learns_from == TRAJECTORIES and ALGORITHMS[algorithm].writes_bundle:
-            return 0
+            return asked or 0
         imitates = learns_from == TRAJECTORIES and not ALGORITHMS[algorithm].needs_token_ids
-        return 1 if imitates or learns_from is None else max(1, self.fewest)
+        needed = 1 if imitates or learns_from is None else max(1, self.fewest)
+        return max(needed, self.pairs if asked is None and learns_from == PAIRS else asked or 0)
 
 
 def training_problems(config: TrainingConfig, algorithms: Mapping[str, Algorithm] = ALGORITHMS) -> list[str]:

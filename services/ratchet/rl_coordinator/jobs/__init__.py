@@ -85,7 +85,7 @@ class Jobs:
 
 def abilities(settings: Settings) -> Abilities:
     """What this installation can train."""
-    amounts = Amounts(most=settings.history_limit, fewest=settings.minimum_rows)
+    amounts = Amounts(settings.history_limit, settings.minimum_rows, settings.minimum_pairs, settings.human_share)
     engines = engine_kinds(settings.shared.engines, settings.shared.engine_kind)
     return Abilities(settings.training_enabled, settings.algorithms, amounts, engines)
 

@@ -259,4 +259,6 @@ def _shortage(query: SnapshotQuery, plan: SnapshotPlan, rows: int, left_out: Map
     reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(left_out.items()))
     usable = f"{rows or 'none'} of {seen} {many} of role {query.role} can be used by {query.algorithm}"
     needed = f", which needs at least {plan.minimum}" if plan.minimum > 1 else ""
-    return f"{usable}{needed}{': ' if reasons else ''}{reasons}{waiting}"
+    can_be_fewer = query.dataset.min_rows is None and plan.floor < plan.minimum
+    few = f"; dataset.min_rows lowers that to {plan.floor}, though fewer pairs show little" if can_be_fewer else ""
+    return f"{usable}{needed}{few}{': ' if reasons else ''}{reasons}{waiting}"

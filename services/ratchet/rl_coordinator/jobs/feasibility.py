@@ -97,7 +97,7 @@ class Feasibility:
         """Choose the data as the job would, without making its rows."""
         snapshot = config.dataset.snapshot
         if snapshot is not None:
-            least = max(self.amounts.least(config.algorithm), config.dataset.min_rows or 0)
+            least = self.amounts.least(config.algorithm, config.dataset.min_rows)
             manifest = await asyncio.to_thread(own_snapshot, self.snapshots, snapshot, role, config.algorithm)
             if manifest.rows < least:
                 rows = f"{manifest.rows} row{'' if manifest.rows == 1 else 's'}"

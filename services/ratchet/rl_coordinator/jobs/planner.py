@@ -17,7 +17,7 @@ from ratchet.core.datasets.domain.labels import counted, labels
 from ratchet.core.datasets.domain.pairs import PairRules, select_pairs
 from ratchet.core.datasets.domain.selection import Consumed, TrajectoryRules
 from ratchet.core.datasets.s3_snapshots import Snapshots
-from ratchet.core.datasets.selector import SnapshotQuery, SnapshotSelector, without_raters
+from ratchet.core.datasets.selector import SnapshotQuery, SnapshotSelector, with_human_share, without_raters
 from ratchet.core.errors import Conflict, Rejected
 from ratchet.core.preferences.quarantine import Quarantine
 from ratchet.core.rules.algorithms import ALGORITHMS, dataset_format
@@ -120,7 +120,8 @@ class Planner:
         gradient = TrajectoryRules(chosen, True, consumed.trajectories, generations)
         opinions = await self.data.preferences.opinions(role)
         chosen = without_raters(chosen, await self.data.quarantine.left_out(role, opinions))
-        pairs = PairRules(chosen, consumed.preferences, self.data.pairs_per_group)
+        of_pairs = with_human_share(chosen, self.abilities.amounts)
+        pairs = PairRules(of_pairs, consumed.preferences, self.data.pairs_per_group)
         thumbs = labels(counted(await self.data.preferences.thumbs(role), chosen))
         labelled = TrajectoryRules(chosen, False, consumed.labelled, generations)
         up, down = await asyncio.to_thread(thumbs_of, candidates, thumbs, labelled)

@@ -147,7 +147,31 @@ async def test_a_share_of_people_without_any_is_refused_in_words() -> None:
     chosen = DatasetFilter(min_human_share=0.8)
     query = SnapshotQuery("support", "dpo", Dataset(source="clickhouse", sample_size=100, filter=chosen), Consumed())
     plan = await selector.select(query)
-    assert plan.problem == "none of the pairs is of a person: dataset.filter.min_human_share 0.8 leaves none"
+    assert (
+        plan.problem == "none of the pairs is of a person: dataset.filter.min_human_share 0.8 leaves none, 0 takes all"
+    )
+
+
+@pytest.mark.parametrize(("least", "minimum"), [(None, 500), (50, 50), (3, 8), (900, 900)])
+async def test_pairs_have_a_least_number_that_a_request_lowers_in_words(least: int | None, minimum: int) -> None:
+    stored: Any = Stored(Watched([]), Watched([]))
+    selector = SnapshotSelector(stored, stored, replace(AMOUNTS, pairs=500), pairs_per_group=4)
+    dataset = Dataset(source="clickhouse", sample_size=1000, min_rows=least)
+    assert (await selector.select(SnapshotQuery("support", "dpo", dataset, Consumed()))).minimum == minimum
+    assert (await selector.select(SnapshotQuery("support", "sft", dataset, Consumed()))).minimum == (least or 1)
+
+
+@pytest.mark.parametrize(("share", "kept"), [(None, {"human": 4, "derived": 1}), (0.0, {"human": 4, "derived": 8})])
+async def test_people_have_a_share_that_a_request_lowers_in_words(share: float | None, kept: dict[str, int]) -> None:
+    names = [*(f"human {n}" for n in range(4)), *(f"derived {n}" for n in range(8))]
+    stored: Any = Stored(Watched([]), Watched([opinion(name, number) for number, name in enumerate(names)]))
+    selector = SnapshotSelector(stored, stored, replace(AMOUNTS, human_share=0.8), pairs_per_group=4)
+    chosen = DatasetFilter(min_human_share=share)
+    query = SnapshotQuery("support", "dpo", Dataset(source="clickhouse", sample_size=100, filter=chosen), Consumed())
+    plan = await selector.select(query)
+    assert Counter(name.split()[0] for name in plan.ids) == kept
+    assert plan.filter is not None
+    assert plan.filter.min_human_share == (0.8 if share is None else 0.0)
 
 
 @pytest.mark.parametrize(("least", "minimum"), [(None, 8), (3, 8), (500, 500)])

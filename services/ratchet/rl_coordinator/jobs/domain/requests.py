@@ -79,13 +79,14 @@ def config_problems(config: TrainingConfig, abilities: Abilities) -> list[str]:
         reasons.append(f"algorithm {name!r} is not offered by this installation's workers (offered: {offered})")
     else:
         reasons += training_problems(config)
-        most, least = abilities.amounts.most, abilities.amounts.least(name)
+        most, asked = abilities.amounts.most, config.dataset.min_rows
+        least = abilities.amounts.least(name, asked and 1)
         if config.dataset.snapshot is None and size > most:
             reasons.append(f"dataset.sample_size {size} is more than the {most} that a snapshot is chosen from")
         if config.dataset.snapshot is None and size < least:
             reasons.append(f"dataset.sample_size {size}: {name} needs at least {least}")
-        if config.dataset.snapshot is None and size < (config.dataset.min_rows or 0):
-            reasons.append(f"dataset.min_rows {config.dataset.min_rows} is more than dataset.sample_size {size}")
+        if config.dataset.snapshot is None and size < (asked or 0):
+            reasons.append(f"dataset.min_rows {asked} is more than dataset.sample_size {size}")
         if ALGORITHMS[name].writes_bundle and config.dataset.source == "s3":
             reasons.append(f"{name}: each search has a snapshot of its own; leave dataset.snapshot out")
     return [*reasons, *_source(config), *_selection(config), *_fitting_filter(config), *_placement(config)]
