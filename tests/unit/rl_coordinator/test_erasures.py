@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from ratchet.core.contract.erasure import DONE, USER, Erasure, RewrittenSnapshot
+from ratchet.bus.message import named_id
+from ratchet.core.contract.erasure import ASKED, DONE, REMOVED, USER, Erasure, RewrittenSnapshot
 from ratchet.core.contract.policy_manifest import PolicyManifest
 from ratchet.core.contract.snapshot import Row
+from ratchet.core.errors import BusUnavailable
+from ratchet.core.rules.erasing import CLOCKS
+from ratchet.core.stores.erasures import includes
+from ratchet.rl_coordinator.erasures import finisher
 from ratchet.rl_coordinator.erasures.domain import is_theirs, tainted
 from ratchet.rl_coordinator.erasures.finisher import made_from, untainted_base
 from ratchet.rl_coordinator.erasures.receipts import KEY, Receipts
@@ -78,14 +84,14 @@ def test_job_begins_anew_without_data_and_checkpoint(state: str) -> None:
     assert (anew.attempt > before.attempt) is (state != "queued")
 
 
-def erasure() -> Erasure:
+def erasure(phase: str = DONE) -> Erasure:
     return Erasure(
         erasure_id="0199f7b0-0000-7111-8222-333344445555",
         kind=USER,
         ref="mia",
         asked_by="test",
         asked_at=AT,
-        phase=DONE,
+        phase=phase,
         removed={"turns": 3},
     )
 
@@ -103,3 +109,32 @@ def test_receipt_that_was_changed_is_not_ours(tmp_path: Path) -> None:
     (path,) = tmp_path.glob("*.json")
     path.write_text(path.read_text().replace("mia", "eva"))
     assert receipts.kept() == []
+
+
+@pytest.mark.parametrize(("later", "known"), [(CLOCKS, True), (CLOCKS + timedelta(seconds=1), False)])
+def test_erasure_that_waits_for_long_is_not_that_of_a_later_past(later: timedelta, known: bool) -> None:
+    waiting = erasure(phase=REMOVED)
+    assert includes(waiting, replace(waiting, erasure_id=named_id("later"), asked_at=AT + later)) is known
+
+
+async def test_receipt_is_carried_out_again_once_the_broker_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receipts, answers = Receipts(tmp_path), iter([BusUnavailable("away"), None])
+    receipts.keep(erasure())
+    asked: list[Erasure] = []
+
+    async def ask(_: object, again: Erasure) -> None:
+        if error := next(answers):
+            raise error
+        asked.append(again)
+
+    monkeypatch.setattr(finisher, "ask_erasure", ask)
+    none: Any = None
+    worker = finisher.Finisher(none, none, none, none, none, receipts, none, none)
+    again = worker._ask_again  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(BusUnavailable):
+        await again({})
+    await again({})
+    await again({})
+    assert [one.phase for one in asked] == [ASKED]

@@ -8,6 +8,7 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
 from ratchet.core.contract.erasure import AWAITS_APPROVAL, DONE, ERASURES, KINDS, LONGEST_REF, Erasure
 from ratchet.core.errors import BadRequest, Conflict
+from ratchet.core.rules.erasing import CLOCKS
 
 
 async def ask_erasure(bus: Bus, erasure: Erasure) -> tuple[Erasure, bool]:
@@ -30,6 +31,15 @@ async def ask_erasure(bus: Bus, erasure: Erasure) -> tuple[Erasure, bool]:
         entry = await bucket.get(erasure.erasure_id)
         return entry.value if entry else erasure, False
     return erasure, True
+
+
+def includes(known: Erasure, asked: Erasure) -> bool:
+    """Whether a known erasure does all that another one asks for: one that waits for long has an older past."""
+    if known.erasure_id == asked.erasure_id:
+        return True
+    is_same = (known.kind, known.ref, known.role) == (asked.kind, asked.ref, asked.role)
+    is_fresh = asked.asked_at <= known.asked_at + CLOCKS
+    return is_same and is_fresh and known.phase != DONE and known.retrain >= asked.retrain
 
 
 def require_valid(erasure: Erasure) -> None:

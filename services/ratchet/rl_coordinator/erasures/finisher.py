@@ -64,10 +64,10 @@ class Finisher:
     async def _ask_again(self, known: Mapping[str, Erasure]) -> None:
         for erasure in await asyncio.to_thread(self.receipts.kept):
             if erasure.erasure_id not in {*known, *self._asked}:
-                self._asked.add(erasure.erasure_id)
                 again = replace(erasure, phase=ASKED, ids=0, removed={}, removed_at=None, done_at=None)
                 log.warning("an erasure is unknown here: carried out again", erasure=erasure.erasure_id)
                 await ask_erasure(self.bus, again)
+                self._asked.add(erasure.erasure_id)
 
     async def _finish(self, erasure: Erasure) -> None:
         ids = await self.erased.ids(erasure.erasure_id)
