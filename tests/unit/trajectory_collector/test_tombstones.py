@@ -13,6 +13,7 @@ from ratchet.bus.consumer import Done, Outcome
 from ratchet.bus.received import Received
 from ratchet.core.contract import Feedback, Message, OptOut, Preference, encode, named_id
 from ratchet.core.contract.erasure import ASKED, TRAJECTORY, USER, Erasure
+from ratchet.core.rules.erasing import Erasures
 from ratchet.core.service.opt_outs import KnownOptOuts
 from ratchet.trajectory_collector.erasing.tombstones import Tombstones
 from tests.support.messages import AT, trajectory, turn
@@ -48,7 +49,7 @@ class Scene:
             known.note(opted_out)
         here = cast("Any", self)
         tombstones = Tombstones(here, here, here, here, here, known, lambda: datetime.now(UTC))
-        tombstones._known[:] = [[*asked]]  # pyright: ignore[reportPrivateUsage]
+        tombstones._known[:] = [Erasures(asked)]  # pyright: ignore[reportPrivateUsage]
         seen: list[int] = []
 
         async def handler(batch: Sequence[Received[Any]]) -> Sequence[Outcome]:

@@ -8,6 +8,7 @@ however late it comes. Ids of trajectories stay erased for ever.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -91,9 +92,27 @@ def is_of(erasure: Erasure, names: Names) -> bool:
     )
 
 
-def which(erasures: Sequence[Erasure], names: Names) -> Erasure | None:
-    """The first erasure that a message is of."""
-    return next((erasure for erasure in erasures if is_of(erasure, names)), None)
+@dataclass(frozen=True)
+class Erasures:
+    """Erasures by what they are of: there may be one for each trajectory that was switched off on its way."""
+
+    oldest_first: Sequence[Erasure]
+    _by_ref: dict[tuple[str, str], list[Erasure]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        by_ref: dict[tuple[str, str], list[Erasure]] = {}
+        for erasure in self.oldest_first:
+            by_ref.setdefault((erasure.kind, erasure.ref), []).append(erasure)
+        object.__setattr__(self, "_by_ref", by_ref)
+
+    def which(self, names: Names) -> Erasure | None:
+        """One that a message is of: of several of the same, the oldest."""
+        refs = {(TRAJECTORY, one) for one in names.ids}
+        refs |= {
+            (kind, ref) for kind in (USER, SESSION, AGENT) for ref, _ in _named(kind, names) if isinstance(ref, str)
+        }
+        among = (erasure for ref in sorted(refs) for erasure in self._by_ref.get(ref, ()))
+        return next((erasure for erasure in among if is_of(erasure, names)), None)
 
 
 def _named(kind: str, names: Names) -> Iterator[tuple[Member, datetime | None]]:

@@ -20,7 +20,7 @@ from ratchet.bus.received import Received
 from ratchet.core.contract import DEFAULT_ROLE, Message
 from ratchet.core.contract.erasure import AWAITS_APPROVAL, ERASURES, Erasure
 from ratchet.core.contract.opt_out import OPT_OUTS
-from ratchet.core.rules.erasing import Names, names_in, which
+from ratchet.core.rules.erasing import Erasures, Names, names_in
 from ratchet.core.rules.opt_outs import refs_of
 from ratchet.core.service.opt_outs import KnownOptOuts
 from ratchet.core.stores.erased import Erased
@@ -45,15 +45,16 @@ class Tombstones:
     streams: Streams
     opt_outs: KnownOptOuts
     now: Callable[[], datetime]
-    _known: list[list[Erasure]] = field(default_factory=list[list[Erasure]], init=False)
+    _known: list[Erasures] = field(default_factory=list[Erasures], init=False)
     """The last look, once there was one."""
 
     async def look(self) -> list[Erasure]:
         """All erasures that may be carried out, oldest first; from now on what they cover is dropped."""
         entries = await Bucket(self.bus, ERASURES, Erasure).items()
         erasures = [entry.value for entry in entries.values() if entry.value.phase != AWAITS_APPROVAL]
-        self._known[:] = [sorted(erasures, key=lambda erasure: erasure.erasure_id)]
-        return self._known[0]
+        erasures.sort(key=lambda erasure: erasure.erasure_id)
+        self._known[:] = [Erasures(erasures)]
+        return erasures
 
     def before(self, consumer: str, handler: BatchHandler) -> BatchHandler:
         """A handler that gets messages alone that are not erased."""
@@ -77,13 +78,15 @@ class Tombstones:
     async def _late(self, batch: Batch) -> set[int]:
         """The sequences of erased messages, and of those about people who have opted out."""
         await self.opt_outs.is_read.wait()
-        erasures = self._known[0] if self._known else await self.look()
-        if not erasures and self.opt_outs.is_empty:
+        if not self._known:
+            await self.look()
+        erasures = self._known[0]
+        if not erasures.oldest_first and self.opt_outs.is_empty:
             return set()
         named = {received.sequence: names_in(received.body) for received in batch}
         known = await self.erased.among({one for names in named.values() for one in names.ids})
         late = {received.sequence: OPT_OUTS for received in batch if self._is_out(received.message)}
-        late |= {sequence: one.erasure_id for sequence, names in named.items() if (one := which(erasures, names))}
+        late |= {sequence: one.erasure_id for sequence, names in named.items() if (one := erasures.which(names))}
         for sequence, by in late.items():
             own = own_pairs_of(named[sequence])
             await self.erased.add(by, own, self.now())

@@ -43,7 +43,7 @@ from ratchet.core.contract.erasure import (
 )
 from ratchet.core.datasets.archives import Archives, Person
 from ratchet.core.errors import InvalidMessage, NotFound
-from ratchet.core.rules.erasing import Names, names_in, which
+from ratchet.core.rules.erasing import Erasures, Names, names_in
 from ratchet.core.stores.erased import KEYS, Erased
 from ratchet.trajectory_collector import metrics
 from ratchet.trajectory_collector.clickhouse_ledger import Ledger
@@ -125,7 +125,7 @@ class Eraser:
         for erasure in erasures:
             owners |= dict.fromkeys(await self.erased.ids(erasure.erasure_id), erasure.erasure_id)
         for stream in (*self.consumers, DEAD_LETTERS):
-            await self._remove_messages(stream, erasures, owners, removed)
+            await self._remove_messages(stream, Erasures(erasures), owners, removed)
         for erasure in erasures:
             await self._settle_rows(erasure)
             ids = await self.erased.ids(erasure.erasure_id)
@@ -156,7 +156,7 @@ class Eraser:
     async def _remove_messages(
         self,
         stream: str,
-        erasures: Sequence[Erasure],
+        erasures: Erasures,
         owners: Mapping[tuple[str, str], str],
         removed: Mapping[str, Counter[str]],
     ) -> None:
@@ -166,7 +166,7 @@ class Eraser:
                 theirs: list[int] = []
                 for message in batch:
                     names = names_of(message)
-                    erasure = which(erasures, names)
+                    erasure = erasures.which(names)
                     owner = erasure.erasure_id if erasure else None
                     if erasure is not None:
                         await self.erased.add(erasure.erasure_id, own_pairs_of(names), self.now())

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from ratchet.core.contract.erasure import AGENT, ASKED, SESSION, TRAJECTORY, USER, Erasure
-from ratchet.core.rules.erasing import CLOCKS, is_of, names_in
+from ratchet.core.rules.erasing import CLOCKS, Erasures, is_of, names_in
 
 ASKED_AT = datetime(2026, 3, 2, 15, tzinfo=UTC)
 
@@ -72,3 +72,26 @@ def test_message_that_cannot_be_read_names_nothing(body: bytes) -> None:
 def test_instant_without_a_zone_is_utc_and_a_wrong_one_is_past() -> None:
     assert is_of(erasure(USER, "mia"), named(user_ref="mia", timestamp="2026-03-02T14:00:00"))
     assert is_of(erasure(USER, "mia"), named(user_ref="mia", timestamp="soon"))
+
+
+def test_message_is_compared_with_no_erasure_of_another_ref() -> None:
+    class Counted(str):
+        compared = 0
+
+        def __eq__(self, other: object) -> bool:
+            Counted.compared += 1
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    many = Erasures([erasure(TRAJECTORY, Counted(f"t{number}")) for number in range(1000)])
+    Counted.compared = 0
+    assert many.which(named(trajectory_id="t7", user_ref="mia")) is many.oldest_first[7]
+    assert Counted.compared < 10
+
+
+def test_of_several_erasures_the_oldest_that_covers_a_message_counts() -> None:
+    spans = [{"span_id": "1", "user_ref": "mia"}, {"span_id": "2", "user_ref": 7}]
+    asked = [erasure(USER, "mia", "billing"), erasure(USER, "mia"), erasure(USER, "mia", "support")]
+    assert Erasures(asked).which(named(spans=spans)) is asked[1]
+    assert Erasures(asked).which(named(user_ref=["mia"], spans=[3, None])) is None
