@@ -477,14 +477,14 @@ ENGINE = ReplacingMergeTree(at)
 ORDER BY (stream, created, number)
 SETTINGS fsync_after_insert = 1, fsync_part_directory = 1;
 
--- Rows of a table that were stored before may have gone to the archive, whatever the settings are now: the audit does not
--- look for them.
-CREATE TABLE IF NOT EXISTS archived_until
+-- Rows of a table that were stored before `since` may have expired or gone to the archive, whatever the settings are now:
+-- the audit does not look for them.
+CREATE TABLE IF NOT EXISTS kept_since
 (
     name  LowCardinality(String),
-    until DateTime64(3, 'UTC')
+    since DateTime64(3, 'UTC')
 )
-ENGINE = ReplacingMergeTree(until)
+ENGINE = ReplacingMergeTree(since)
 ORDER BY name
 SETTINGS fsync_after_insert = 1, fsync_part_directory = 1;
 

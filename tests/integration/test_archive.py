@@ -401,3 +401,9 @@ async def test_labels_expire_by_role(world: World, shared_settings: SharedSettin
     await world.add(feedback(2, "1"), age=OLD)
     await world.warehouse.command("OPTIMIZE TABLE feedback FINAL")
     assert await world.hot("feedback") == [feedback(1, "0").trajectory_id]
+    account = Account("RL_FEEDBACK", "collector", LIFE)
+    ledger = Ledger(world.warehouse, {account.stream: ["feedback"]})
+    await ledger.write(account, [Entry(2, STORED)], utc_now() - OLD)
+    assert (await ledger.balance(account, 0, Gap(1, 2), utc_now() - timedelta(days=365))).absent == [Gap(2, 2)]
+    await Retention(world.warehouse, Settings(shared=shared_settings)).tick()  # rows stay for longer from now on
+    assert (await ledger.balance(account, 0, Gap(1, 2), utc_now() - timedelta(days=365))).absent == []

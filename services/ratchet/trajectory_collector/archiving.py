@@ -171,8 +171,8 @@ class Archiver:
 
     async def _delete(self, table: str, conditions: Mapping[Folder, str]) -> None:
         """Delete rows by folder, once the audit knows that they may be gone."""
-        until = max(_end(folder) for folder in conditions)
-        await self.warehouse.insert("archived_until", [{"name": table, "until": until}], token=None)
+        since = max(_end(folder) for folder in conditions)
+        await self.warehouse.insert("kept_since", [{"name": table, "since": since}], token=None)
         await self.warehouse.command(f"ALTER TABLE {table} DELETE WHERE {' OR '.join(conditions.values())}")
 
     async def _archive_folder(self, folder: Folder) -> str | None:

@@ -44,11 +44,11 @@ _ABSENT = f"""
 SELECT sequence
 FROM (SELECT sequence, argMax(outcome, at) AS outcome, max(at) AS newest {_ENTRIES} GROUP BY sequence)
 WHERE outcome = 'stored' AND newest > {{since:DateTime64(3)}} AND sequence NOT IN (<rows>)
-    AND newest > (SELECT max(until) FROM archived_until WHERE name IN {{tables:Array(String)}}) + toIntervalDay(2)
+    AND newest > (SELECT max(since) FROM kept_since WHERE name IN {{tables:Array(String)}}) + toIntervalDay(2)
 ORDER BY sequence
 """  # noqa: S608
-"""`<rows>`: the sequences in the fact tables; `since`: the row of an older entry may have expired. What was
-archived is gone also where the settings now say that it stays for longer; an entry may be days younger than its row."""
+"""`<rows>`: the sequences in the fact tables; `since`: the row of an older entry may have expired. What has
+gone is gone also where the settings now say that it stays for longer; an entry may be days younger than its row."""
 _ROWS = (
     "SELECT sequence FROM {table} WHERE generation = {{generation:String}}"
     " AND sequence BETWEEN {{first:UInt64}} AND {{last:UInt64}}"

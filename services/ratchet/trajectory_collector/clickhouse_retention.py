@@ -9,7 +9,7 @@ from datetime import timedelta
 import structlog
 
 from ratchet.core.datasets.archives import ARCHIVED
-from ratchet.core.stores.warehouse import Warehouse
+from ratchet.core.stores.warehouse import Row, Warehouse
 from ratchet.trajectory_collector.rows import TABLES
 from ratchet.trajectory_collector.settings import MOST_DAYS, OTHERS, Settings
 
@@ -64,7 +64,7 @@ class Retention:
     async def tick(self) -> None:
         """Compare and change. Raises `Unavailable`."""
         rows = await self._warehouse.rows(
-            "SELECT name, engine_full FROM system.tables WHERE database = currentDatabase()"
+            "SELECT name, engine_full, now64(3, 'UTC') AS now FROM system.tables WHERE database = currentDatabase()"
             " AND name IN {names:Array(String)}",
             {"names": list(self._ages)},
         )
@@ -74,12 +74,20 @@ class Retention:
             ttl = re.search(r" TTL (.*?)(?: SETTINGS |$)", row["engine_full"])
             if expected == (ttl[1] if ttl else ""):
                 continue
+            if ttl:
+                await self._note_expired(row, ttl[1])
             # Rows that are too old already go with the next merges, not all at once.
             await self._warehouse.command(
                 f"ALTER TABLE {row['name']} {f'MODIFY TTL {expected}' if expected else 'REMOVE TTL'}"
                 " SETTINGS materialize_ttl_after_modify = 0"
             )
             log.info("retention changed", table=row["name"], days=dict(days))
+
+    async def _note_expired(self, row: Row, ttl: str) -> None:
+        """Note which rows may have expired under the days of before: with longer ones the audit would miss them."""
+        days = min(int(number) for number in re.findall(r"\d+", re.sub("'.*?'", "", ttl)))
+        since = row["now"] - timedelta(days=days)
+        await self._warehouse.insert("kept_since", [{"name": row["name"], "since": since}], token=None)
 
 
 def days_expression(days: Days) -> str:

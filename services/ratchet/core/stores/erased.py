@@ -31,10 +31,10 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 }
 """The tables that can hold a person's text, with the columns that have ids of `erased`."""
 WITHOUT_TEXT: Mapping[str, str] = {
-    "archived_until": "days",
     "calls": "numbers of calls, with ids of runs, keys and models",
     "deployments": "what became of policies",
     "erased": "ids",
+    "kept_since": "instants",
     "ledger_entries": "outcomes by sequence",
     "ledger_windows": "counts",
     "pair_skips": "ids of answers",
