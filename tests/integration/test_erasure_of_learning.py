@@ -14,7 +14,8 @@ from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import eventually
 from ratchet.core.contract import named_id
 from ratchet.core.contract.erasure import DONE, ERASURES, REMOVED, TRAJECTORY, Erasure
-from ratchet.core.contract.policy_manifest import PolicyManifest
+from ratchet.core.contract.policy_manifest import ArtifactFile, PolicyManifest
+from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.errors import NotFound
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.erased import Erased
@@ -24,6 +25,7 @@ from ratchet.core.stores.warehouse import Warehouse
 from ratchet.rl_coordinator.settings import Timing
 from tests.support.coordinator import ROLE, Workshop, coordinating, played, stored, tid
 from tests.support.running import connected, prepared_objects, prepared_warehouse
+from tests.support.training import promote, registered
 
 QUICK = Timing(tick_s=0.05, trigger_tick_s=0.05, erasure_tick_s=0.1)
 
@@ -39,7 +41,7 @@ def trained(objects: Objects, **changes: Any) -> Policy:
     return publish_policy(objects, PolicyManifest(**{**values, **changes}))
 
 
-async def removed(bus: Bus, warehouse: Warehouse, trajectory_id: str) -> Erasure:
+async def removed(bus: Bus, warehouse: Warehouse, trajectory_id: str, **changes: Any) -> Erasure:
     """An erasure of a trajectory as the collector leaves it."""
     erasure = Erasure(
         erasure_id=named_id("erasure", trajectory_id),
@@ -48,6 +50,7 @@ async def removed(bus: Bus, warehouse: Warehouse, trajectory_id: str) -> Erasure
         asked_by="test",
         asked_at=datetime.now(UTC),
         phase=REMOVED,
+        **changes,
     )
     erased = Erased(warehouse)
     await erased.list_ids(erasure)
@@ -101,3 +104,53 @@ async def test_job_that_runs_begins_anew_without_what_was_erased(shared_settings
         key = VerifyKey(base64.b64decode(receipt["public_key"]))
         key.verify(receipt["receipt"].encode(), base64.b64decode(receipt["signature"]))
         assert direct.digest in receipt["receipt"]
+
+
+def version_of(policy: Policy, version: int, **changes: Any) -> PolicyVersion:
+    name = f"{ROLE}@{version}-{policy.digest[:8]}"
+    return registered(version, name=name, digest=policy.digest, uri=policy.uri, **changes)
+
+
+async def test_stable_policy_is_trained_anew_and_its_files_go(shared_settings: SharedSettings) -> None:
+    objects = prepared_objects(shared_settings)
+    facts = [*played("a", 1.0), *played("b", 0.0), *played("c", 0.5)]
+    weights, shared = objects.put(b"weights", "blobs"), objects.put(b"tokenizer", "blobs")
+    files = [ArtifactFile(name=ref.sha256, uri=ref.uri, sha256=ref.sha256, size=ref.size) for ref in (weights, shared)]
+    async with (
+        connected(shared_settings) as bus,
+        prepared_warehouse(shared_settings) as warehouse,
+        stored(shared_settings, bus, facts),
+        coordinating(shared_settings, bus, QUICK) as shop,
+    ):
+        job = await shop.ask()
+        dispatch = await shop.dispatched(job["training_job_id"])
+        first = dispatch.request.training_config.dataset.snapshot
+        assert first is not None
+        await shop.api.post(f"/v1/jobs/{job['training_job_id']}/cancel", params={"now": True})
+        await shop.report(dispatch, "cancelled")  # it holds no slot any more
+        old = trained(objects, dataset_digest=first.digest, files=files)
+        await promote(bus, version_of(old, 1, training_job_id=job["training_job_id"]))
+
+        erasure = await removed(bus, warehouse, tid("a"), retrain=True)
+
+        async def shown(**members: Any) -> dict[str, Any] | None:
+            answer = (await shop.api.get(f"/v1/erasures/{erasure.erasure_id}")).json()
+            return answer if all(answer[name] for name in members) else None
+
+        asked = await eventually(lambda: shown(trainings=True), 30)
+        anew = await shop.dispatched(asked["trainings"][ROLE])
+        config = anew.request.training_config
+        assert config.base_model == "org/model"
+        assert config.dataset.snapshot is not None
+        rows = shop.rows(config.dataset.snapshot.uri, config.dataset.snapshot.digest)[1]
+        assert {row["trajectory_id"] for row in rows} == {tid("b"), tid("c")}
+        assert objects.exists(weights.uri)
+
+        await promote(bus, version_of(trained(objects, dataset_digest="0" * 64, files=files[1:]), 2))
+
+        async def gone() -> bool:
+            return not objects.exists(weights.uri)
+
+        await eventually(gone, 30)
+        assert objects.exists(shared.uri)
+        assert objects.exists(old.uri), "the manifest stays, for lineage"
