@@ -43,9 +43,15 @@ def record_read(endpoints: Endpoints, act: str, role: str | None = None, objects
         errors.print(f"not in the audit log: {error}", markup=False)
 
 
+def record_act(endpoints: Endpoints, act: str, role: str | None = None, objects: Sequence[str] = ()) -> None:
+    """Write what this command is about to change in the stores. Raises `Unavailable` where the log cannot be written:
+    then it must change nothing."""
+    asyncio.run(recorded(endpoints, act, role, objects))
+
+
 def record_change(directory: Path, act: str, objects: Sequence[str] = ()) -> None:
     """Write what this command changes in the files of a stack. Where no broker takes it, it waits in a file there."""
-    endpoints, user = locate(directory), getpass.getuser()
+    endpoints, user = locate(directory), user_name()
     try:
         endpoints.require()
         asyncio.run(recorded(endpoints, act, None, objects))
@@ -61,7 +67,7 @@ async def recorded(endpoints: Endpoints, act: str, role: str | None = None, obje
     """Write what this command does, and what waits to be. Raises `Unavailable` where the log cannot be written."""
     from ratchet.core.service.audit import Act, By  # noqa: PLC0415 - it needs the broker's library
 
-    user = getpass.getuser()
+    user = user_name()
     try:
         caller = caller_at(endpoints)
     except Rejected:  # what needs no key is recorded all the same
@@ -88,6 +94,14 @@ async def log_of(endpoints: Endpoints) -> AsyncGenerator[AuditLog]:
             path.unlink()
         yield audit
         await audit.sign()
+
+
+def user_name() -> str:
+    """Who runs this command, as the machine names it; a user without a name, as in containers, by the number."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
 
 
 def _waiting_in(directory: Path) -> Path:

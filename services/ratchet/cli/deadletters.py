@@ -18,6 +18,7 @@ import typer
 from ratchet.bus.contracts import Contracts
 from ratchet.bus.deadletter import IN_STREAM, WHOLE
 from ratchet.bus.envelope import Headers, Record, unseal
+from ratchet.cli.audited import record_act, record_read
 from ratchet.cli.connections import connected, message_of, reader, settings_of
 from ratchet.cli.endpoints import locate
 from ratchet.cli.ids import LATEST
@@ -75,8 +76,11 @@ def list_letters(
 @app.command()
 def show(number: Number, as_json: AsJson = False, directory: Directory = HERE) -> None:
     """Show one dead letter: reason, headers, and the body unless it is large. Secrets are taken out."""
-    shared = settings_of(locate(directory))
-    letter = asyncio.run(read(shared, numbered(shared, number)))
+    endpoints = locate(directory)
+    shared = settings_of(endpoints)
+    chosen = numbered(shared, number)
+    record_read(endpoints, "get_deadletter", objects=[str(chosen)])
+    letter = asyncio.run(read(shared, chosen))
     print_answer(letter, as_json, lambda: show_letter(letter, directory))
 
 
@@ -101,11 +105,22 @@ def _on_chosen(act: Callable[[SharedSettings, int | Which, bool, bool], None]) -
         if number is None and not everything and not filtered:
             raise typer.BadParameter("give a number, or --all, or at least one of --stream, --reason and --since")
         at = since.replace(tzinfo=UTC) if since is not None and since.tzinfo is None else since
-        shared = settings_of(locate(directory))
+        endpoints = locate(directory)
+        shared = settings_of(endpoints)
         chosen = Which(stream=stream, reason=reason, since=at) if number is None else numbered(shared, number)
+        if not dry_run:
+            record_act(endpoints, f"{act.__name__}_deadletters", objects=_named_by(chosen))
         act(shared, chosen, dry_run, as_json)
 
     app.command(act.__name__, help=inspect.cleandoc(act.__doc__ or ""))(command)
+
+
+def _named_by(chosen: int | Which) -> list[str]:
+    """What the audit log says of the choice."""
+    if isinstance(chosen, int):
+        return [str(chosen)]
+    given = {name: value for name, value in msgspec.structs.asdict(chosen).items() if value is not None}
+    return [f"{name} {value}" for name, value in given.items()] or ["all"]
 
 
 @_on_chosen

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ import msgspec
 import typer
 
 from ratchet.cli.api import get, post, read_role, require_role, segment
+from ratchet.cli.audited import user_name
 from ratchet.cli.completion import complete_role
 from ratchet.cli.connections import ask_warehouse
 from ratchet.cli.endpoints import Endpoints, locate
@@ -188,7 +188,7 @@ def history(
 
 def order_of(actor: str | None, reason: str, **chosen: object) -> dict[str, object]:
     """The body of an order to the deployer: who gives it, by default this user, and why."""
-    return {**chosen, "actor": actor or getpass.getuser(), "reason": reason}
+    return {**chosen, "actor": actor or user_name(), "reason": reason}
 
 
 def _act(directory: Path, order: str, body: dict[str, object], dry_run: bool, as_json: bool) -> None:
