@@ -1,15 +1,18 @@
-"""A snapshot or an adapter of another role is refused before a job trains on it."""
+"""A snapshot, an adapter or a reflector of another role is refused before a job uses it."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
 
+from ratchet.core.contract.http.jobs import JobIn
 from ratchet.core.contract.policy_manifest import PolicyManifest
-from ratchet.core.contract.training import SnapshotRef
+from ratchet.core.contract.training import CallBudget, PromptSearch, SnapshotRef, TaskFileRef
 from ratchet.core.datasets.s3_snapshots import Snapshots
-from ratchet.core.errors import Rejected
+from ratchet.core.errors import Forbidden, Rejected
+from ratchet.core.rules.access import Caller
 from ratchet.core.stores.policies import publish_policy
+from ratchet.rl_coordinator.http.jobs import require_own_reflector
 from ratchet.rl_coordinator.jobs.exporter import own_snapshot
 from ratchet.rl_coordinator.jobs.feasibility import require_own_policy
 from tests.support.blobs import MemoryBlobs
@@ -70,3 +73,18 @@ def test_an_adapter_must_be_the_roles_own_and_a_model_may_be_of_any_role(blobs: 
         require_own_policy(blobs, policy(blobs, "adapter", "sales"), "support")
     with pytest.raises(Rejected, match="does not exist"):
         require_own_policy(blobs, "s3://test/none.json", "support")
+
+
+@pytest.mark.parametrize("scope", ["train:acme-*", "train"])
+def test_reflector_is_of_an_upstream_or_of_the_roles_of_the_key(scope: str) -> None:
+    caller, tasks = Caller("key_4f7k2m9q0z", "acme", frozenset({scope})), TaskFileRef(uri="s3://t/1", sha256="0" * 64)
+    for reflector in ("acme-x", "acme-y@3", "openai/gpt", "sales", "sales@3-1a2b3c4d"):
+        search = PromptSearch(
+            reflector=reflector, train_tasks=tasks, validation_tasks=tasks, budget=CallBudget(calls=9)
+        )
+        body = JobIn(algorithm="gepa", role="acme-x", prompts=search)
+        if reflector.startswith("sales") and scope != "train":
+            with pytest.raises(Forbidden, match="lacks the scope `train:sales`"):
+                require_own_reflector(body, caller)
+        else:
+            require_own_reflector(body, caller)

@@ -67,6 +67,13 @@ def planned(body: JobIn, request: TrainingRequest) -> str | None:
     return request.metadata.notes if body.algorithm == AUTO and request.metadata is not None else None
 
 
+def require_own_reflector(body: JobIn, caller: Caller) -> None:
+    """Raise `Forbidden` where a role would answer that the key is not for: the search's worker may ask every one."""
+    reflector = body.prompts.reflector if body.prompts is not None else ""
+    if reflector and "/" not in reflector:
+        caller.require(KeyScope.TRAIN, reflector.partition("@")[0])
+
+
 def possible(state: JobState | None) -> JobState | None:
     """A state that a job can have: as a filter, a state of a later version is a mistake."""
     if state is not None and state not in [*JobState]:
@@ -111,6 +118,7 @@ class JobRoutes:
     async def ask_for_training(self, body: JobIn, asked: AskIn, caller: Caller) -> tuple[int, JobOut]:
         """Ask for training. The answer is the new job, or the one of an earlier request with the same id or key."""
         self._require_training()
+        require_own_reflector(body, caller)
         named = msgspec.structs.replace(body, requester=caller.actor(body.requester))
         request = training_request(named, str(uuid_utils.uuid7()), self.now())
         request = await self.jobs.planner.resolved(request)
