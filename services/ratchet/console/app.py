@@ -129,7 +129,7 @@ def assembled(
         from ratchet.core.service.people import People  # noqa: PLC0415
 
         secret = settings.oidc_secret
-        signing = SignIn(People(shared.oidc), secret.get_secret_value() if secret is not None else None)
+        signing = SignIn(People(shared.oidc), secret.get_secret_value() if secret else None)
         owners = {name: CookieSession(app) for name, app in owners.items()}
         site = Site(pages, CookieSession(own), owners, dict.fromkeys(PATHS, signing))
     else:
