@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from ratchet.bus.connection import Bus
@@ -16,8 +17,9 @@ from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.bus.testing import eventually
 from ratchet.core.contract import Feedback, Message, Preference, Trajectory, named_id
 from ratchet.core.contract.erasure import ASKED, ERASURES, SESSION, USER, Erasure
+from ratchet.core.rules.erasing import CLOCKS
 from ratchet.core.service.settings import SharedSettings
-from ratchet.core.stores.erased import KEYS, WITHOUT_TEXT
+from ratchet.core.stores.erased import KEYS, WITHOUT_TEXT, Erased
 from ratchet.core.stores.erasures import ask_erasure
 from ratchet.core.stores.schema import schema_statements
 from ratchet.core.stores.warehouse import Warehouse
@@ -204,3 +206,17 @@ async def messages_with(bus: Bus, text: str) -> int:
 async def balanced(warehouse: Warehouse, accounted: int) -> bool:
     (row,) = await warehouse.rows("SELECT sum(accounted) AS n, sum(missing + absent + lost) AS bad FROM ledger_balance")
     return row == {"n": accounted, "bad": 0}
+
+
+async def test_telemetry_of_later_than_an_erasure_is_no_part_of_it(shared_settings: SharedSettings) -> None:
+    asked = erasure_of(USER, ANN)
+    later = (asked.asked_at + 2 * CLOCKS).isoformat()
+    begun = {"a": later, "b": AT.isoformat(), "c": None}  # None: what only an event says
+    async with prepared_warehouse(shared_settings) as warehouse:
+        at = datetime.now(UTC)
+        for trace, started_at in begun.items():
+            spans = [{"user_ref": ANN, **({"started_at": started_at} if started_at else {})}]
+            body = msgspec.json.encode({"spans": spans}).decode()
+            row = {"event_id": trace, "trace_id": trace, "role": "support", "body": body, "ingested_at": at}
+            await warehouse.insert("spans", [row], token=None)
+        assert await Erased(warehouse).preview(asked) == 2

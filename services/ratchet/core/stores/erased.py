@@ -92,7 +92,9 @@ def direct(kind: str) -> Iterator[str]:
         )
     yield (
         "SELECT role, trace_id AS id FROM spans WHERE arrayExists("  # noqa: S608
-        f"span -> JSONExtractString(span, '{of_span}') = {{ref:String}}, JSONExtractArrayRaw(body, 'spans'))"
+        f"span -> JSONExtractString(span, '{of_span}') = {{ref:String}} AND"
+        f" parseDateTime64BestEffortOrZero(JSONExtractString(span, 'started_at'), 3, 'UTC') {past},"
+        " JSONExtractArrayRaw(body, 'spans'))"
     )
     if kind == USER:  # what they said of others' trajectories
         yield (
@@ -132,6 +134,11 @@ class Erased:
         """How many ids are listed of an erasure."""
         rows = await self.warehouse.rows(f"SELECT uniqExact(role, id) AS n FROM {_OF}", {"erasure": erasure_id})  # noqa: S608
         return int(rows[0]["n"])
+
+    async def counts(self) -> dict[str, int]:
+        """By erasure, how many ids are listed."""
+        rows = await self.warehouse.rows("SELECT erasure_id, uniqExact(role, id) AS n FROM erased GROUP BY erasure_id")
+        return {row["erasure_id"]: int(row["n"]) for row in rows}
 
     async def ids(self, erasure_id: str) -> set[tuple[str, str]]:
         """Roles and ids that an erasure covers."""

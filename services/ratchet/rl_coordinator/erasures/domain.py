@@ -26,6 +26,10 @@ UNREACHABLE = (
     "bytes of messages that a stream had let go before, by age or because it was full: they stay in a file of the"
     " broker until it writes that file anew",
     "pairs and feedback that name no trajectory and no user",
+    "numbers of calls, with the id of their run, and ids of pairs that a rater skipped",
+    "messages that cannot be read, which name no one",
+    "sub-agents and further conversations of a run that name none of theirs: those in the archive, and those in another"
+    " role",
 )
 """What no command can remove, as every receipt says."""
 

@@ -102,11 +102,13 @@ class Eraser:
                 await self._finish(erasure)
 
     async def _begin_anew(self) -> None:
-        """Now and then: erasures whose ids are gone, because the warehouse was restored, are carried out once more."""
+        """Now and then: once more where ids are gone, because the warehouse was restored, or where some came with what
+        was late: more of their run may be stored."""
         if self._checked and self.monotonic() - self._checked[-1] < CHECKED_S:
             return
+        counts = await self.erased.counts()
         for erasure in await self.tombstones.look():
-            if erasure.phase in (REMOVED, DONE) and await self.erased.count(erasure.erasure_id) < erasure.ids:
+            if erasure.phase in (REMOVED, DONE) and counts.get(erasure.erasure_id, 0) != erasure.ids:
                 await self._change(erasure, lambda now: msgspec.structs.replace(now, phase=ASKED))
         self._checked[:] = [self.monotonic()]
 
@@ -201,8 +203,9 @@ class Eraser:
         def noted(now: Erasure) -> Erasure:
             return msgspec.structs.replace(now, removed=dict(Counter(now.removed) + removed), ids=ids)
 
-        if removed:
+        if removed or ids != erasure.ids:
             await self._change(erasure, noted)
+        if removed:
             log.info("erased", erasure=erasure.erasure_id, ids=ids, **removed)
         elif erasure.erasure_id in self._looked:
             self._clean.add(erasure.erasure_id)
