@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import eventually
 from ratchet.core.contract import named_id
-from ratchet.core.contract.erasure import DONE, ERASURES, REMOVED, TRAJECTORY, Erasure
+from ratchet.core.contract.erasure import ASKED, DONE, ERASURES, REMOVED, TRAJECTORY, USER, Erasure
 from ratchet.core.contract.policy_manifest import ArtifactFile, PolicyManifest
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.errors import NotFound
@@ -22,6 +24,7 @@ from ratchet.core.stores.erased import Erased
 from ratchet.core.stores.objects import Objects
 from ratchet.core.stores.policies import Policy, publish_policy
 from ratchet.core.stores.warehouse import Warehouse
+from ratchet.rl_coordinator.erasures import FOLDER, Receipts
 from ratchet.rl_coordinator.settings import Timing
 from tests.support.coordinator import ROLE, Workshop, coordinating, played, stored, tid
 from tests.support.running import connected, prepared_objects, prepared_warehouse
@@ -154,3 +157,29 @@ async def test_stable_policy_is_trained_anew_and_its_files_go(shared_settings: S
         await eventually(gone, 30)
         assert objects.exists(shared.uri)
         assert objects.exists(old.uri), "the manifest stays, for lineage"
+
+
+async def test_erasure_that_a_restore_has_forgotten_is_asked_for_again(
+    shared_settings: SharedSettings, tmp_path: Path
+) -> None:
+    shared = shared_settings.model_copy(update={"data_dir": tmp_path})
+    prepared_objects(shared)
+    at = datetime.now(UTC)
+    forgotten = Erasure(
+        erasure_id=named_id("erasure", "forgotten"),
+        kind=USER,
+        ref="mia",
+        asked_by="test",
+        asked_at=at,
+        phase=DONE,
+        ids=3,
+    )
+    await asyncio.to_thread(Receipts(tmp_path / FOLDER).keep, forgotten)
+    async with connected(shared) as bus, prepared_warehouse(shared), coordinating(shared, bus, QUICK):
+
+        async def known() -> Erasure | None:
+            entry = await Bucket(bus, ERASURES, Erasure).get(forgotten.erasure_id)
+            return entry.value if entry else None
+
+        again = await eventually(known, 30)
+    assert (again.phase, again.ref, again.asked_at, again.ids) == (ASKED, "mia", at, 0)

@@ -47,8 +47,10 @@ class Finisher:
     receipts: Receipts
     snapshot_ref: Callable[[str], SnapshotRef]
     now: Callable[[], datetime]
-    _asked: set[str] = field(default_factory=set[str], init=False)
-    """Erasures of receipts that were asked for again since the start."""
+    _asked: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    """Whether all erasures of receipts that are unknown here were asked for again."""
+    _kept: dict[str, Erasure] = field(default_factory=dict[str, Erasure], init=False)
+    """By id, the erasures of the receipts that are written."""
 
     async def tick(self) -> None:
         """Go on with every erasure, oldest first."""
@@ -59,15 +61,18 @@ class Finisher:
                 await self._finish(erasure)
             elif erasure.phase == DONE and erasure.retrain:
                 await self._train_anew(erasure)
-            await asyncio.to_thread(self.receipts.keep, erasure)
+            if self._kept.get(erasure.erasure_id) != erasure:
+                await asyncio.to_thread(self.receipts.keep, erasure)
+                self._kept[erasure.erasure_id] = erasure
 
     async def _ask_again(self, known: Mapping[str, Erasure]) -> None:
-        for erasure in await asyncio.to_thread(self.receipts.kept):
-            if erasure.erasure_id not in {*known, *self._asked}:
+        """Until all were asked for once: no backup is restored while the coordinator runs."""
+        for erasure in () if self._asked.is_set() else await asyncio.to_thread(self.receipts.kept):
+            if erasure.erasure_id not in known:
                 again = replace(erasure, phase=ASKED, ids=0, removed={}, removed_at=None, done_at=None)
                 log.warning("an erasure is unknown here: carried out again", erasure=erasure.erasure_id)
                 await ask_erasure(self.bus, again)
-                self._asked.add(erasure.erasure_id)
+        self._asked.set()
 
     async def _finish(self, erasure: Erasure) -> None:
         ids = await self.erased.ids(erasure.erasure_id)
