@@ -58,8 +58,11 @@ class KnownOptOuts:
         return any(self._own.get(known, known in self._stored) for known in map(_short, keys_of(role, refs)))
 
     def note(self, opt_out: OptOut) -> None:
-        """Heed here, and now, what this process sends."""
-        self._own[_short(key_of(opt_out))] = not opt_out.is_over
+        """Heed here, and now, what this process sends. Of one who is recorded anyway the bucket has nothing to say that
+        would end this."""
+        known = _short(key_of(opt_out))
+        if not opt_out.is_over or known in self._stored or known in self._own:
+            self._own[known] = not opt_out.is_over
 
     async def kept(self, most: int) -> tuple[int, list[tuple[str, OptedOut]]]:
         """How many entries there are, and the newest of them, oldest first, by key. Raises `BusUnavailable`."""
