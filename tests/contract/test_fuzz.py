@@ -36,7 +36,13 @@ def messages(name: str) -> st.SearchStrategy[Any]:
 
 def subjects(name: str) -> list[str]:
     """A subject of the topic for every template."""
-    filled = {"<role>": "helpdesk", "<pool>": "gpu", "<stream>": "RL_TURNS", "<reason>": "invalid"}
+    filled = {
+        "<role>": "helpdesk",
+        "<program>": "console",
+        "<pool>": "gpu",
+        "<stream>": "RL_TURNS",
+        "<reason>": "invalid",
+    }
     templates = list(TOPIC_OF[name].subjects)
     for parameter, value in filled.items():
         templates = [template.replace(parameter, value) for template in templates]
