@@ -750,6 +750,9 @@ async def test_api_describes_itself(shared_settings: SharedSettings, bus: Bus) -
         document = (await workshop.api.get("/openapi.json")).json()
         assert set(document["paths"]) == {
             "/health",
+            "/v1/erasures",
+            "/v1/erasures/{erasure_id}",
+            "/v1/erasures/{erasure_id}/receipt",
             "/v1/jobs",
             "/v1/jobs/preview",
             "/v1/snapshots",
@@ -765,8 +768,10 @@ async def test_api_describes_itself(shared_settings: SharedSettings, bus: Bus) -
             "/v1/models/{role}/{version}/lineage",
             "/v1/models/{role}/{version}/outcome-times",
             "/v1/plan",
+            "/v1/raters",
             "/v1/replay/prompts",
             "/v1/replay/requests",
+            "/v1/session",
             "/v1/status",
             "/v1/status/dpo",
             "/v1/status/training",

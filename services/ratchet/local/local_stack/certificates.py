@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -31,6 +32,8 @@ SKEW = timedelta(hours=1)
 AUTHORITIES = ("SSL_CERT_FILE", "AWS_CA_BUNDLE")
 """Variables by which clients learn whom to trust: OpenSSL's and, of the object store's client, boto3's."""
 LOCAL = ("localhost", "127.0.0.1", "::1")
+_SERVER = re.compile(r"(?!ca\Z)[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""Also the name of its file; `ca` is the authority's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +79,12 @@ class Certificates:
     def make(self, servers: Iterable[str], hosts: Sequence[str], now: datetime, days: int = SERVER_DAYS) -> list[str]:
         """Make the authority and the servers' certificates that are missing; which servers have got one.
 
-        Raises `BadRequest` for what is no host, `ConfigError` or `OSError`.
+        Raises `BadRequest` for what is no name of a server, or no host, `ConfigError` or `OSError`.
         """
+        servers = [*servers]
+        for server in servers:
+            if not _SERVER.fullmatch(server):
+                raise BadRequest(f"{server!r} is no name of a server: letters, digits, . - and _, up to 64 of them")
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not self.are_there:
             self._make_authority(now)
@@ -100,7 +107,7 @@ class Certificates:
         from cryptography import x509  # noqa: PLC0415 - `--help` does not pay for it
         from cryptography.exceptions import InvalidSignature  # noqa: PLC0415
 
-        if not self.file(server).exists():
+        if server not in self.servers():
             raise NotFound(f"{self.folder} has no certificate of {server}; there are {', '.join(self.servers())}")
         certificate, (_, authority) = self._load(self.file(server))[1], self._load(self.folder / AUTHORITY)
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value

@@ -27,6 +27,7 @@ FEW = {
     "task_type": "words of the code",
     "test": "words of the code",
     "fate": "words of the code",
+    "table": "words of the code",
     "kind": "words of the code",
     "outcome": "words of the code",
     "reason": "words of the code",

@@ -65,3 +65,11 @@ def test_missing_or_damaged_certificate_is_named(certificates: Certificates, tmp
         certificates.read("nats")
     with pytest.raises(BadRequest, match="no host name"):
         certificates.make(["s3"], ["käse.example"], NOW)
+
+
+@pytest.mark.parametrize("name", ["", "ca", "../nats", "a b", "n" * 65])
+def test_what_is_no_name_of_a_server_gets_no_certificate(tmp_path: Path, name: str) -> None:
+    made = Certificates(tmp_path / "tls")
+    with pytest.raises(BadRequest, match="is no name of a server"):
+        made.make(["nats", name], (), NOW)
+    assert not made.are_there
