@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -60,11 +60,19 @@ class OptOuts:
     """The broker had its second."""
     _not_before_s: float = field(default=0.0, init=False)
     """Until when none is asked for, after a question that stayed without an answer."""
+    _asking: Future[Mapping[str, bool]] | None = field(default=None, init=False)
+    _is_over: bool = field(default=False, init=False)
     _known: Recent[str, _Known] = field(default_factory=lambda: Recent[str, _Known](KNOWN_BYTES), init=False)
 
     def note(self, opt_out: OptOut) -> None:
         """Heed here, and now, what this client sends."""
         self._put(key_of(opt_out), _Known(not opt_out.is_over, self.monotonic() - FRESH_S, own=True))
+
+    def stop_asking(self) -> None:
+        """From now on what is known counts: its process ends, and nothing may wait. From any thread."""
+        self._is_over = True
+        if self._asking is not None:
+            self._asking.cancel()
 
     def covers(self, message: Message) -> bool:
         """Whether a message is about someone who has opted out, or from them. Feedback on a trajectory that was about
@@ -91,12 +99,14 @@ class OptOuts:
     def _look_up(self, keys: Sequence[str]) -> None:
         """Ask the broker for keys, unless it is away; not from its own loop, which would wait for itself."""
         loop = self.loop() if keys and self.monotonic() >= self._not_before_s else None
-        if loop is None or not loop.is_running():
+        if loop is None or not loop.is_running() or self._is_over:
             return
         with suppress(RuntimeError):
             if asyncio.get_running_loop() is loop:
                 return
-        asking = asyncio.run_coroutine_threadsafe(self._looked_up(keys), loop)
+        asking = self._asking = asyncio.run_coroutine_threadsafe(self._looked_up(keys), loop)
+        if self._is_over:
+            asking.cancel()
         try:
             kept: Mapping[str, bool] = asking.result(WAIT_S)
         except (Unavailable, TimeoutError, CancelledError) as error:

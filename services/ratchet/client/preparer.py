@@ -116,6 +116,7 @@ class Preparer:
         """The same without a loop: the caller waits, and does the work itself where there is no thread for it."""
         until = time.monotonic() + deadline_s
         self._ending = True
+        self._opt_outs.stop_asking()  # the loop that would ask may be the caller's, which waits
         if self._thread.is_alive():
             self._idle().wait(deadline_s)
         else:
