@@ -73,7 +73,7 @@ def test_j_k_and_enter_open_a_row(open_view: Opening) -> None:
     for key in ("j", "j", "j", "k", "Enter"):
         page.keyboard.press(key)
 
-    expect(page.get_by_role("heading", level=1)).to_contain_text("Trajectory 019a3c5e")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Trajectory change of address")
     assert IDS[1] in page.url
 
 

@@ -455,7 +455,6 @@ class Bus:
         for name in self.contracts.streams:
             await ensure_stream(self, name)
         jetstream = self.nc.jetstream(timeout=ENSURE_S)
-        asked = {keys.partition(".")[0] for program in self.contracts.programs.values() for keys in program.asks}
         for bucket in self.contracts.buckets.values():
             with _made(f"bucket {bucket.name}"):
                 try:
@@ -468,7 +467,7 @@ class Bus:
                             ttl=bucket.max_age_s,
                             max_bytes=bucket.max_bytes,
                             replicas=self.replicas,
-                            direct=bucket.name in asked,
+                            direct=bucket.name in self.contracts.asked,
                         )
                     )
 

@@ -91,6 +91,8 @@ class Contracts:
         self.consumers = specs(ConsumerSpec, document.get("consumers", {}))
         self.projections = specs(ProjectionSpec, document.get("projections", {}))
         self.programs = specs(ProgramSpec, document.get("programs", {}))
+        self.asked = {keys.partition(".")[0] for program in self.programs.values() for keys in program.asks}
+        """Buckets whose keys some programs look up by their whole names: the broker answers that directly."""
         self.made_by: str = document.get("made_by", "")
         """What makes streams and buckets, for people who look for one that is missing."""
         self.types = types

@@ -97,6 +97,7 @@ def permissions_of(contracts: Contracts, program: str) -> Permissions:
         *(subject for stream in rights.reads for subject in _reading(stream)),
         *(subject for spec in durables for subject in _consuming(spec)),
         *(subject for bucket in (*rights.opens, *rights.writes) for subject in _reading(f"{BUCKET}{bucket}")),
+        *(f"{API}.DIRECT.GET.{BUCKET}{bucket}.>" for bucket in {*rights.opens, *rights.writes} & contracts.asked),
         *(f"$KV.{bucket}.>" for bucket in rights.writes),
         *(subject for stream in rights.follows for subject in _following(stream)),
         *(subject for stream in rights.trims for subject in (*_following(stream), f"{API}.STREAM.PURGE.{stream}")),
