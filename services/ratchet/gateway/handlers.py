@@ -236,11 +236,13 @@ def _roles(caller: Caller, body: Mapping[str, Any], known: Sequence[str], *, kno
     where the trajectory has no call in the named one, `Unavailable` where another gateway may know one, `Forbidden`
     where the key may not rate the named one.
     """
-    if body.get("role"):
-        caller.require(KeyScope.FEEDBACK, str(body["role"]))
-        if known and knows_all and body["role"] not in known:
-            raise BadRequest(f"the trajectory has no call in the role {str(body['role'])[:64]!r}", param="role")
-        return [body["role"]]
+    if role := body.get("role"):
+        if not isinstance(role, str):
+            raise BadRequest("`role` is no text", param="role")
+        caller.require(KeyScope.FEEDBACK, role)
+        if known and knows_all and role not in known:
+            raise BadRequest(f"the trajectory has no call in the role {role[:64]!r}", param="role")
+        return [role]
     if not knows_all and len(known) != 1:
         raise Unavailable("the gateway cannot ask the others for the roles of this trajectory now: name the `role`")
     if not known:

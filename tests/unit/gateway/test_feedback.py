@@ -95,6 +95,13 @@ async def test_feedback_without_a_trajectory_names_the_missing_member(tmp_path: 
             assert refused.value.param == "trajectory_id"
 
 
+async def test_feedback_with_a_role_that_is_no_text_is_refused_in_words(tmp_path: Path) -> None:
+    body = msgspec.json.encode({**THUMB, "rater": "ann", "trajectory_id": TRAJECTORY, "role": {"a": 1}})
+    async with alone(tmp_path) as here:
+        with pytest.raises(BadRequest, match="`role` is no text"):
+            await here.handlers.feedback(Request("POST", "/v1/feedback", {}, body, caller=ANYONE), None)
+
+
 async def test_where_no_key_is_asked_for_feedback_names_anybody(tmp_path: Path) -> None:
     async with alone(tmp_path) as here:
         event = await given(here, ANYONE, **CLAIMS)
