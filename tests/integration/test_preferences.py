@@ -348,6 +348,7 @@ async def test_pairs_of_imported_tries_train_an_adapter(shared_settings: SharedS
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=30) as api:
             chosen = {"learning_rate": 0.01, "batch_size": 4, "max_steps": 6, "seed": 1, "max_length": 128}
             asked = {"algorithm": "dpo", "role": ROLE, "base_model": base.uri, "hyperparameters": chosen}
+            asked |= {"dataset": {"min_rows": 10, "filter": {"min_human_share": 0}}}
             answer = await api.post("/v1/jobs", json=asked)
             assert answer.status_code == 201, answer.text
             job = await eventually(lambda: ended(api, answer.json()["training_job_id"]), deadline_s=200)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import datetime, timedelta
 from typing import Annotated, Any
@@ -73,6 +74,8 @@ def create(
         "tokens_per_minute": tokens_per_minute,
         "usd_per_day": usd_per_day,
     }
+    if usd_per_day is not None and not (math.isfinite(usd_per_day) and usd_per_day > 0):
+        raise typer.BadParameter(f"--usd-per-day takes US dollars above 0, not {usd_per_day}")
     limits = {limit: value for limit, value in given.items() if value is not None}
     body: dict[str, Any] = {"name": name, "scopes": scope}  # `Any`: JSON
     if (at := expiry(expires, utc_now())) is not None:

@@ -105,3 +105,9 @@ def test_letters_that_lie_far_apart_are_not_read_together() -> None:
     """Else a command on the oldest and the newest one reads, and holds in memory, everything between them."""
     assert list(near([5 * AT_ONCE, 1, AT_ONCE, AT_ONCE + 1])) == [[1, AT_ONCE], [AT_ONCE + 1], [5 * AT_ONCE]]
     assert list(near([])) == []
+
+
+@pytest.mark.parametrize("dollars", ["nan", "inf", "1e400", "0", "-1"])
+def test_a_limit_that_is_no_sum_of_money_makes_no_key(dollars: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["keys", "create", "bot", "--scope", "view", "--usd-per-day", dollars]) != ExitCode.DONE
+    assert "US dollars above 0" in " ".join(capsys.readouterr().err.split())

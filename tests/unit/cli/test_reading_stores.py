@@ -12,7 +12,7 @@ from ratchet.cli.__main__ import main
 from ratchet.cli.connections import settings_of
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.exit_codes import ExitCode
-from ratchet.core.errors import Forbidden, Rejected
+from ratchet.core.errors import ConfigError, Forbidden, Rejected
 from ratchet.core.rules.access import ANYONE, Caller
 from ratchet.core.service.asgi import Answer, Handler, Request, json_response
 from ratchet.core.service.authentication import session_of, unauthenticated
@@ -90,3 +90,10 @@ async def test_command_without_a_key_reads_nothing(
         ended = await asyncio.to_thread(main, [*command.split(), "--dir", str(tmp_path)])
     assert ended == ExitCode.FAILED
     assert "RATCHET_API_KEY is the key that `ratchet` sends" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("key", ["a\nb", "ünï", "a b", "a\r"])
+def test_key_that_no_header_can_hold_opens_nothing(key: str, tmp_path: Path) -> None:
+    endpoints = Endpoints(tmp_path, None, {"RATCHET_COORDINATOR_URL": "http://127.0.0.1:9", "RATCHET_API_KEY": key})
+    with pytest.raises(ConfigError, match="printable ASCII"):
+        settings_of(endpoints, None)

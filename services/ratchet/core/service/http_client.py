@@ -24,7 +24,7 @@ import msgspec
 from ratchet.bus.message import decode
 from ratchet.bus.settings import without_user
 from ratchet.core.contract.http.answers import ErrorOut
-from ratchet.core.errors import RatchetError, Unavailable
+from ratchet.core.errors import ConfigError, RatchetError, Unavailable
 from ratchet.core.service.problems import error_class
 
 T = TypeVar("T")
@@ -316,7 +316,9 @@ class Stream:
 
 
 def bearer(key: str | None) -> dict[str, str]:
-    """The header that carries an API key; without a key none."""
+    """The header that carries an API key; without a key none. Raises `ConfigError` for what no header can hold."""
+    if key and not (key.isascii() and key.isprintable() and " " not in key):
+        raise ConfigError("an API key is of printable ASCII characters without blanks, and this one is not")
     return {"authorization": f"Bearer {key}"} if key else {}
 
 
