@@ -78,13 +78,13 @@ async def test_a_keys_calls_and_their_cost_are_followed_until_it_is_revoked(
         assert min(spent) > 0
 
         async def counted() -> Any:
-            groups = (await commands.answer("stats", "--by", "key", "--role", ROLE))["groups"]
+            groups = (await commands.answer("stats", "--by", "key", "--role", ROLE, key=root))["groups"]
             return groups if groups and groups[0]["calls"] == len(spent) else None
 
         (used,) = await eventually(counted)
         assert (used["names"], used["errors"], used["unpriced"]) == ([agent_id], 0, 0)
         assert used["cost_usd"] == pytest.approx(sum(spent))
-        (version,) = (await commands.answer("stats", "--by", "policy"))["groups"]
+        (version,) = (await commands.answer("stats", "--by", "policy", key=root))["groups"]
         assert (version["names"], version["calls"]) == ([f"{ROLE}@1"], len(spent))
 
         listed = (await commands.answer("keys", "list", key=root))["keys"]
