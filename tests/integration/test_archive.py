@@ -132,7 +132,7 @@ def ids(*names: str) -> list[str]:
     return sorted(trajectory(name).trajectory_id for name in names)
 
 
-async def test_old_rows_are_archived_and_young_ones_and_those_of_other_roles_stay(world: World) -> None:
+async def test_old_rows_are_archived_and_all_others_stay(world: World) -> None:
     await world.add(trajectory("old"), turn("old"), turn("old", 1), age=OLD)
     await world.add(trajectory("new"), turn("new"), trajectory("of a role that keeps"), age=NEW)
     await world.add(trajectory("kept", role="kept"), age=OLD)

@@ -22,6 +22,7 @@ from ratchet.core.contract.opt_out import EVERY_ROLE, OPT_OUTS
 from ratchet.core.errors import Rejected
 from ratchet.core.rules.opt_outs import key_of
 from ratchet.core.rules.texts import user_ref
+from ratchet.core.service.audit import Act
 from ratchet.core.service.opt_outs import KnownOptOuts
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.erasures import ask_erasure
@@ -60,6 +61,8 @@ class Followed:
     bus: Bus
     known: KnownOptOuts
     erasures: list[Erasure]
+    acts: list[Act]
+    """For the audit log."""
 
     async def covers(self, kind: str, ref: str, role: str = "support", *, to_be: bool = True) -> bool:
         """Whether it comes to heed this, or not to."""
@@ -76,12 +79,12 @@ class Followed:
 
 @asynccontextmanager
 async def followed(bus: Bus) -> AsyncIterator[Followed]:
-    here = Followed(bus, KnownOptOuts(partial(given, bus)), [])
+    here = Followed(bus, KnownOptOuts(partial(given, bus)), [], [])
 
     async def note(erasure: Erasure) -> None:
         here.erasures.append(erasure)
 
-    async with running(opt_outs(bus, note), here.known):
+    async with running(opt_outs(bus, note, here.acts.append), here.known):
         await here.known.is_read.wait()
         yield here
 
@@ -99,6 +102,10 @@ async def test_opting_out_reaches_who_follows_and_opting_in_too(shared_settings:
         asked = await eventually(here.asked_for_two, 10)
         assert asked == [(USER, "support"), (TRAJECTORY, "support")]
         assert here.erasures[0].erasure_id == one.opt_out_id
+        assert [(act.name, act.role, act.objects) for act in here.acts[:2]] == [
+            ("opt_out", "support", [key_of(one)]),
+            ("opt_out", None, [key_of(agent)]),
+        ]
         await bus.publish(opt_out(USER, MIA, is_over=True))
         assert await here.covers(USER, MIA, to_be=False)
         total, kept = await here.known.kept(10)
@@ -120,7 +127,8 @@ async def test_opting_out_is_read_by_who_begins_later(shared_settings: SharedSet
 
 async def test_what_comes_of_who_opted_out_is_not_stored_and_ledger_is_even(shared_settings: SharedSettings) -> None:
     async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
-        async with running_app(build(settings_of(shared_settings))), running(opt_outs(bus, partial(ask_erasure, bus))):
+        asked, acts = partial(ask_erasure, bus), list[Act]()
+        async with running_app(build(settings_of(shared_settings))), running(opt_outs(bus, asked, acts.append)):
             await bus.publish_all(messages_of(ANNA, "two"))
             await eventually(lambda: complete(warehouse, ANNA), 30)
             out = opt_out(USER, ANN)

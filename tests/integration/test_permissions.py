@@ -28,6 +28,7 @@ from ratchet.core.contract import OptOut
 from ratchet.core.contract.audit import AuditEntry
 from ratchet.core.contract.opt_out import NEWEST, OptedOut
 from ratchet.core.errors import BusUnavailable, NotPermitted
+from ratchet.core.service.audit import Act
 from ratchet.core.service.contracts import load_contracts
 from ratchet.local.local_stack.broker_users import ADMIN, user_of
 from ratchet.rl_coordinator.opt_outs import OptOuts
@@ -164,7 +165,7 @@ async def test_agent_learns_of_the_key_that_it_names_and_of_no_other(broker: Bro
     async with broker.bus(AGENT) as bus:
         assert [await has_key(bus, "opt_outs", key) for key in (kept, other)] == [True, False]
         assert not await has_key(bus, "opt_outs", f"{ROLE}.{DIGEST[:8]}*")
-        await OptOuts(Bucket(admin, "opt_outs", OptedOut), never_erases).take(opting_out("mia"))
+        await OptOuts(Bucket(admin, "opt_outs", OptedOut), never_erases, list[Act]().append).take(opting_out("mia"))
         asked = f"{bus.nc.api}.DIRECT.GET.KV_opt_outs.$KV.opt_outs.{ROLE}"
         for any_key in ("*", ">"):  # the broker answers with the newest key
             answer = await bus.nc.request(f"{asked}.{any_key}", timeout=ENOUGH_S)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ratchet.bus.message import decode
-from ratchet.cli.connections import addresses_of, caller_at, connected, settings_of
+from ratchet.cli.connections import addresses_of, caller_at, connected, reader_at
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import NoStack
 from ratchet.cli.output import errors
@@ -22,6 +22,7 @@ from ratchet.core.errors import Rejected, Unavailable
 from ratchet.core.service.files import PRIVATE
 
 if TYPE_CHECKING:
+    from ratchet.core.rules.access import Caller
     from ratchet.core.service.audit import AuditLog
 
 
@@ -36,9 +37,10 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 def record_read(endpoints: Endpoints, act: str, role: str | None = None, objects: Sequence[str] = ()) -> None:
     """Write what this command is about to read. Where the log cannot be written it goes on, and says so. Raises as
     `settings_of` does."""
-    settings_of(endpoints, role)  # refuses who may not read it
+    endpoints.require()
+    caller = reader_at(endpoints, role)
     try:
-        asyncio.run(recorded(endpoints, act, role, objects))
+        asyncio.run(recorded(endpoints, act, role, objects, caller))
     except Unavailable as error:
         errors.print(f"not in the audit log: {error}", markup=False)
 
@@ -46,7 +48,7 @@ def record_read(endpoints: Endpoints, act: str, role: str | None = None, objects
 def record_act(endpoints: Endpoints, act: str, role: str | None = None, objects: Sequence[str] = ()) -> None:
     """Write what this command is about to change in the stores. Raises `Unavailable` where the log cannot be written:
     then it must change nothing."""
-    asyncio.run(recorded(endpoints, act, role, objects))
+    asyncio.run(recorded(endpoints, act, role, objects, _caller_of(endpoints)))
 
 
 def record_change(directory: Path, act: str, objects: Sequence[str] = ()) -> None:
@@ -54,7 +56,7 @@ def record_change(directory: Path, act: str, objects: Sequence[str] = ()) -> Non
     endpoints, user = locate(directory), user_name()
     try:
         endpoints.require()
-        asyncio.run(recorded(endpoints, act, None, objects))
+        asyncio.run(recorded(endpoints, act, None, objects, _caller_of(endpoints)))
     except (Unavailable, NoStack):
         waiting = Waiting(act=act, actor=user, objects=[*objects, f"at {datetime.now(UTC).isoformat()}"])
         path = _waiting_in(directory)
@@ -63,15 +65,21 @@ def record_change(directory: Path, act: str, objects: Sequence[str] = ()) -> Non
             file.write(msgspec.json.encode(waiting) + b"\n")
 
 
-async def recorded(endpoints: Endpoints, act: str, role: str | None = None, objects: Sequence[str] = ()) -> None:
+def _caller_of(endpoints: Endpoints) -> Caller | None:
+    """Who runs the command; what needs no key is recorded all the same."""
+    try:
+        return caller_at(endpoints)
+    except Rejected:
+        return None
+
+
+async def recorded(
+    endpoints: Endpoints, act: str, role: str | None, objects: Sequence[str], caller: Caller | None
+) -> None:
     """Write what this command does, and what waits to be. Raises `Unavailable` where the log cannot be written."""
     from ratchet.core.service.audit import Act, By  # noqa: PLC0415 - it needs the broker's library
 
     user = user_name()
-    try:
-        caller = caller_at(endpoints)
-    except Rejected:  # what needs no key is recorded all the same
-        caller = None
     by = By(caller.actor(user), caller.key_id) if caller is not None else By(user)
     async with log_of(endpoints) as audit:
         await audit.record(Act(act, by, role, objects))

@@ -25,7 +25,7 @@ NAMES = (*SERVERS, *(spec.name for spec in SERVICES if spec.port is not None))
 Folder = Annotated[
     Path | None, typer.Option(help="The folder with the certificates; by default that of the stack, data/tls.")
 ]
-Days = Annotated[int, typer.Option(min=0, max=825, help="How long the certificates are good.")]
+Days = Annotated[int, typer.Option(min=1, max=825, help="How long the certificates are good.")]
 Servers = Annotated[list[str] | None, typer.Argument(help="Servers; by default all of a stack.")]
 
 

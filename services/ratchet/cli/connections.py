@@ -51,13 +51,19 @@ def settings_of(endpoints: Endpoints, role: str | None = None) -> SharedSettings
     It keeps people to their key, and is no lock: who has the stores' own credentials reads them with any program, and
     while the coordinator is away nothing knows the key.
     """
-    settings, caller = addresses_of(endpoints), caller_at(endpoints)
-    if caller is None:
-        return settings
-    caller.require(KeyScope.VIEW, role)
-    if role is None and not caller.roles(KeyScope.VIEW).is_every:
-        raise Forbidden(f"the key {caller.key_id} is for some roles, and this reads every role: name one (--role)")
+    settings = addresses_of(endpoints)
+    reader_at(endpoints, role)
     return settings
+
+
+def reader_at(endpoints: Endpoints, role: str | None) -> Caller | None:
+    """Who reads what is stored of a role, or of all; None while nothing knows the key. Raises as `settings_of`."""
+    caller = caller_at(endpoints)
+    if caller is not None:
+        caller.require(KeyScope.VIEW, role)
+        if role is None and not caller.roles(KeyScope.VIEW).is_every:
+            raise Forbidden(f"the key {caller.key_id} is for some roles, and this reads every role: name one (--role)")
+    return caller
 
 
 def caller_at(endpoints: Endpoints) -> Caller | None:

@@ -116,7 +116,7 @@ def rank(
 
         async def ranked() -> DerivationReport:
             async with (
-                connected(settings_of(endpoints)) as bus,
+                connected(settings_of(endpoints, role)) as bus,
                 judge_on(bus, endpoints, name, settings) as judge,
             ):
                 return await derived(endpoints, Teacher(judge, tries), role, max_per_task, dry_run, bar)
@@ -251,7 +251,7 @@ def decide(rater: str, role: str, decision: str, as_json: bool, directory: Path)
 
 async def decisions_of(endpoints: Endpoints, role: str) -> Decisions:
     """What people decided about the raters of a role."""
-    async with connected(settings_of(endpoints)) as bus:
+    async with connected(settings_of(endpoints, role)) as bus:
         return await Quarantine(Bucket(bus, RATERS, RaterDecisions)).decisions(role)
 
 

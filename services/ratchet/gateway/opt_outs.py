@@ -51,7 +51,8 @@ class OptOutRoutes:
         ref = asked.name if asked.kind != USER else user_ref(self.user_key, asked.name)
         if ref is None:
             raise BadRequest("this gateway knows no users: RATCHET_GATEWAY_USER_KEY is not set", param=USER)
-        sent = self.unrecorded.send(asked.kind, ref, asked.role or EVERY_ROLE, is_over=is_over)
+        by = f"{request.caller.actor()} at the gateway"
+        sent = self.unrecorded.send(asked.kind, ref, asked.role or EVERY_ROLE, is_over=is_over, by=by)
         if sent is None:
             raise Unavailable("the gateway has no room for this: try again in a moment", code="busy")
         key = key_of(sent)

@@ -54,8 +54,11 @@ class Unrecorded:
         """Whether a trajectory, or any one of these, has opted out."""
         return self.known.covers(role, [(TRAJECTORY, trajectory_id), *refs])
 
-    def send(self, kind: str, ref: str, role: str, *, is_over: bool = False, erases: bool = True) -> OptOut | None:
-        """Opt out, or in again: here at once, elsewhere as soon as the broker has it. None: there is no room for it."""
+    def send(
+        self, kind: str, ref: str, role: str, *, is_over: bool = False, erases: bool = True, by: str = SOURCE
+    ) -> OptOut | None:
+        """Opt out, or in again: here at once, elsewhere as soon as the broker has it. None: there is no room for it.
+        `by`: who asks for it."""
         opt_out = OptOut(
             opt_out_id=self.new_id(),
             kind=kind,
@@ -64,7 +67,7 @@ class Unrecorded:
             role=role,
             is_over=is_over,
             erases=erases,
-            source=SOURCE,
+            source=by,
         )
         if not self.publish(opt_out):
             return None

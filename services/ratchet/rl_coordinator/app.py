@@ -97,7 +97,6 @@ async def assembled(  # noqa: PLR0913 - the connections
     triggers = build_triggers(settings, recipes, timing, bus=bus, warehouse=warehouse, counters=counters, jobs=jobs)
 
     storage = build_storage(settings, bus=bus, objects=objects)
-    opting_out = opt_outs(bus, partial(ask_erasure, bus))
 
     async def check_objects() -> str | None:
         await asyncio.to_thread(objects.ping)
@@ -125,6 +124,7 @@ async def assembled(  # noqa: PLR0913 - the connections
     subjects = Subjects(jobs=jobs, registry=registry, triggers=triggers, storage=storage, keys=store, erasures=erasures)
     api = http_app(checks, subjects, bus.now)
     audit = api.audit = audit_log_of(settings.shared, bus, NAME)
+    opting_out = opt_outs(bus, partial(ask_erasure, bus), audit.note)
     server = HttpServer(
         Authentication(api, keys.caller_of),
         settings.shared.http_host,

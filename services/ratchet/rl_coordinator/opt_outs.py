@@ -14,6 +14,7 @@ from ratchet.core.contract import Message, OptOut
 from ratchet.core.contract.erasure import AGENT, ASKED, USER, Erasure
 from ratchet.core.contract.opt_out import EVERY_ROLE, NEWEST, OPT_OUTS, OptedOut
 from ratchet.core.rules.opt_outs import key_of
+from ratchet.core.service.audit import Act, By
 
 NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 Erase = Callable[[Erasure], Awaitable[object]]
@@ -26,10 +27,14 @@ class OptOuts:
 
     bucket: Bucket[OptedOut]
     erase: Erase
+    note: Callable[[Act], None]
+    """Has it written to the audit log, which holds up no one's opting out."""
 
     async def take(self, received: Received[OptOut]) -> Sequence[Message]:
         """Out, or in again: by the broker's clock, the later one counts. Coming twice it changes nothing."""
         opt_out, key = received.message, key_of(received.message)
+        role = None if opt_out.role == EVERY_ROLE else opt_out.role
+        self.note(Act("opt_in" if opt_out.is_over else "opt_out", By(opt_out.source or "unknown"), role, [key]))
         if opt_out.is_over:
             entry = await self.bucket.get(key)
             if entry is not None and entry.value.at <= received.time:
@@ -60,7 +65,7 @@ def erasure_of(opt_out: OptOut, at: datetime) -> Erasure:
     )
 
 
-def opt_outs(bus: Bus, erase: Erase) -> Consumer:
+def opt_outs(bus: Bus, erase: Erase, note: Callable[[Act], None]) -> Consumer:
     """The consumer of the queue."""
-    handler = OptOuts(Bucket(bus, OPT_OUTS, OptedOut), erase)
+    handler = OptOuts(Bucket(bus, OPT_OUTS, OptedOut), erase, note)
     return subscribe(bus, "coordinator-opt-outs", {OptOut: each(handler.take)})

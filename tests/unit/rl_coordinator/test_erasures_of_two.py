@@ -7,8 +7,9 @@ from typing import Any
 
 import httpx
 
+from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import FakeBroker, FakeBus
-from ratchet.core.contract.erasure import ASKED, AWAITS_APPROVAL, Erasure
+from ratchet.core.contract.erasure import ASKED, AWAITS_APPROVAL, ERASURES, Erasure
 from ratchet.core.rules.access import ANYONE, Caller
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.control_api import ControlApi
@@ -65,6 +66,16 @@ async def test_request_that_waited_too_long_is_asked_anew() -> None:
     _, anew = await people.ask(BOB)
     assert (anew["phase"], anew["asked_by"]) == (AWAITS_APPROVAL, "bob (key_0000000001)")
     assert (await people.ask(ADA))[1]["phase"] == ASKED
+
+
+async def test_approval_takes_in_what_came_since_it_was_asked_for() -> None:
+    people = People()
+    await people.ask(ADA)
+    people.now += timedelta(hours=2)
+    _, begun = await people.ask(BOB)
+    kept = await Bucket(people.bus, ERASURES, Erasure).get(begun["erasure_id"])
+    assert kept is not None
+    assert (kept.value.phase, kept.value.asked_at) == (ASKED, AT + timedelta(hours=2))
 
 
 async def test_without_keys_nobody_is_a_second_person() -> None:

@@ -37,7 +37,7 @@ class OptOut(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
     erases: bool = True
     """Whether what is stored of it is erased, too."""
     source: str | None = None
-    """What sent it: a client, or a gateway on someone's behalf."""
+    """Who sent it: a client, a gateway, or the key that asked a gateway for it."""
 
     @property
     def event_id(self) -> str:

@@ -7,7 +7,6 @@ audit/days/<day>/<program>/<sha256>.jsonl    the entries of a day by the broker'
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
@@ -16,51 +15,30 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-from nacl.signing import SigningKey
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.message import decode
 from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.core.contract.audit import AuditEntry, AuditHead
-from ratchet.core.errors import ConfigError, ContractError, ObjectsUnavailable
+from ratchet.core.errors import ContractError, ObjectsUnavailable
 from ratchet.core.rules.audit_heads import signed_head
 from ratchet.core.service.audit import AuditLog
-from ratchet.core.service.files import PRIVATE
 from ratchet.core.service.settings import SharedSettings
+from ratchet.core.service.signing_keys import signing_key
 from ratchet.core.stores.objects import Objects
 
 HEADS, DAYS = "audit/heads", "audit/days"
 KEY_FILE = "audit.key"
-"""In the data directory of a program: 32 bytes in hexadecimal, which its owner alone can read."""
+"""In the data directory of a program."""
 SIGN_S = 10.0
 """How long the object store may take for a head."""
 AT_ONCE = 8
 """Heads that are fetched at a time."""
 
 
-def signing_key(directory: Path) -> SigningKey:
-    """The key in a program's data directory, made where there is none. Raises `ConfigError`."""
-    path = directory / KEY_FILE
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(f".{path.name}.{os.getpid()}")
-        if not path.exists():
-            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE)
-            with os.fdopen(descriptor, "w") as file:
-                file.write(SigningKey.generate().encode().hex())
-                file.flush()
-                os.fsync(file.fileno())
-            with suppress(FileExistsError):  # of two processes one is the first
-                path.hardlink_to(fresh)
-            fresh.unlink()
-        return SigningKey(bytes.fromhex(path.read_text().strip()))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"the key of the audit log {path} cannot be read or made: {error}") from error
-
-
 def public_keys(data: Path) -> set[str]:
     """The public halves of the keys of all programs that have their data directories in one."""
-    return {signing_key(path.parent).verify_key.encode().hex() for path in data.glob(f"*/{KEY_FILE}")}
+    return {signing_key(path).verify_key.encode().hex() for path in data.glob(f"*/{KEY_FILE}")}
 
 
 def audit_log_of(shared: SharedSettings, bus: Bus, program: str) -> AuditLog:
@@ -68,7 +46,7 @@ def audit_log_of(shared: SharedSettings, bus: Bus, program: str) -> AuditLog:
     store = AuditStore(Objects(shared))
 
     async def sign(entry: AuditEntry) -> None:
-        key = await asyncio.to_thread(signing_key, shared.data_dir)
+        key = await asyncio.to_thread(signing_key, shared.data_dir / KEY_FILE)
         await store.keep_head(signed_head(entry, key, bus.now()))
 
     return AuditLog(bus, program, sign)

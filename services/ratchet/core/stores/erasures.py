@@ -20,11 +20,8 @@ async def ask_erasure(bus: Bus, erasure: Erasure) -> tuple[Erasure, bool]:
     require_valid(erasure)
     bucket = Bucket(bus, ERASURES, Erasure)
     for entry in (await bucket.items()).values():
-        known = entry.value
-        is_same = (known.kind, known.ref, known.role) == (erasure.kind, erasure.ref, erasure.role)
-        is_under_way = known.phase not in (DONE, AWAITS_APPROVAL) or known.phase == erasure.phase
-        if known.erasure_id == erasure.erasure_id or (is_same and is_under_way and known.retrain >= erasure.retrain):
-            return known, False
+        if _includes(entry.value, erasure):
+            return entry.value, False
     try:
         await bucket.create(erasure.erasure_id, erasure)
     except Conflict:
@@ -33,13 +30,16 @@ async def ask_erasure(bus: Bus, erasure: Erasure) -> tuple[Erasure, bool]:
     return erasure, True
 
 
-def includes(known: Erasure, asked: Erasure) -> bool:
+def _includes(known: Erasure, asked: Erasure) -> bool:
     """Whether a known erasure does all that another one asks for: one that waits for long has an older past."""
     if known.erasure_id == asked.erasure_id:
         return True
     is_same = (known.kind, known.ref, known.role) == (asked.kind, asked.ref, asked.role)
-    is_fresh = asked.asked_at <= known.asked_at + CLOCKS
-    return is_same and is_fresh and known.phase != DONE and known.retrain >= asked.retrain
+    if not is_same or known.retrain < asked.retrain:
+        return False
+    if known.phase == AWAITS_APPROVAL:  # the second request is what it waits for
+        return asked.phase == AWAITS_APPROVAL
+    return known.phase != DONE and asked.asked_at <= known.asked_at + CLOCKS
 
 
 def require_valid(erasure: Erasure) -> None:

@@ -77,7 +77,7 @@ class Certificates:
         return self.file(server)
 
     def make(self, servers: Iterable[str], hosts: Sequence[str], now: datetime, days: int = SERVER_DAYS) -> list[str]:
-        """Make the authority and the servers' certificates that are missing; which servers have got one.
+        """Make the authority, and certificates that are missing or lack a host; which servers have got one.
 
         Raises `BadRequest` for what is no name of a server, or no host, `ConfigError` or `OSError`.
         """
@@ -88,10 +88,13 @@ class Certificates:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not self.are_there:
             self._make_authority(now)
-        missing = [server for server in servers if not self.file(server).exists()]
-        for server in missing:
-            self.sign(server, [*LOCAL, server, *hosts], now, days)
-        return missing
+        named: list[str] = []
+        for server in servers:
+            known = self.read(server).hosts if self.file(server).exists() else ()
+            if not known or not {*hosts} <= {*known}:
+                self.sign(server, [*(known or (*LOCAL, server)), *hosts], now, days)
+                named.append(server)
+        return named
 
     def renew(self, servers: Iterable[str], now: datetime, days: int = SERVER_DAYS) -> None:
         """Give servers a new key and certificate for the hosts that they stand for. Raises as `read` does."""

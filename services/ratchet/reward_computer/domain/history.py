@@ -22,7 +22,7 @@ from ratchet.reward_computer.domain.normalization import Stats, stats_of
 CAPACITY = 2000
 """Entries kept: a window of 1,000 can be read as of any of the last 1,000 trajectories of the slot."""
 SLOTS = 256
-"""States of a role: 10 MB when all are full."""
+"""States of a role: 16 MB when all are full."""
 MARK = 4
 
 

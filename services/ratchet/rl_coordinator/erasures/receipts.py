@@ -12,12 +12,12 @@ from pathlib import Path
 import msgspec
 import structlog
 from nacl.exceptions import BadSignatureError
-from nacl.signing import SigningKey
 
 from ratchet.bus.message import Value, decode
 from ratchet.core.contract.erasure import Erasure
 from ratchet.core.contract.http.erasures import ReceiptOut
 from ratchet.core.service.files import PRIVATE, write_whole
+from ratchet.core.service.signing_keys import signing_key
 from ratchet.rl_coordinator.erasures.domain import UNREACHABLE
 
 log = structlog.get_logger()
@@ -36,14 +36,14 @@ class Receipt(Value, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Receipts:
-    """The folder. Raises `OSError`."""
+    """The folder. Raises `OSError`, and `ConfigError` for a key that cannot be read."""
 
     folder: Path
 
     def keep(self, erasure: Erasure) -> ReceiptOut:
         """Write the receipt of an erasure as it is now, in the place of an earlier one."""
         body = msgspec.json.encode(Receipt(erasure=erasure, unreachable=[*UNREACHABLE]))
-        key = self._key()
+        key = signing_key(self.folder / KEY)
         receipt = ReceiptOut(
             receipt=body.decode(),
             signature=base64.b64encode(key.sign(body).signature).decode(),
@@ -58,18 +58,12 @@ class Receipts:
     def kept(self) -> list[Erasure]:
         """The erasures of all receipts that our key has signed; others are left alone."""
         erasures: list[Erasure] = []
+        key = signing_key(self.folder / KEY).verify_key
         for path in sorted(self.folder.glob("*.json")):
             try:
                 receipt = decode(path.read_bytes(), ReceiptOut)
-                self._key().verify_key.verify(receipt.receipt.encode(), base64.b64decode(receipt.signature))
+                key.verify(receipt.receipt.encode(), base64.b64decode(receipt.signature))
                 erasures.append(decode(receipt.receipt, Receipt).erasure)
             except (msgspec.DecodeError, BadSignatureError, ValueError) as error:
                 log.warning("a receipt is not ours", path=str(path), reason=str(error))
         return erasures
-
-    def _key(self) -> SigningKey:
-        path = self.folder / KEY
-        if not path.exists():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_whole(path, bytes(SigningKey.generate()), mode=PRIVATE)
-        return SigningKey(path.read_bytes())

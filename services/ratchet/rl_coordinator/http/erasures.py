@@ -101,7 +101,8 @@ class ErasureRoutes:
                 return stored
             both = f"{stored.asked_by}, approved by {again.asked_by}"
             log.info("erasure approved", erasure=stored.erasure_id, actor=both)
-            return msgspec.structs.replace(stored, phase=ASKED, asked_by=both)
+            until = max(stored.asked_at, again.asked_at)
+            return msgspec.structs.replace(stored, phase=ASKED, asked_by=both, asked_at=until)
 
         return await Bucket(self.bus, ERASURES, Erasure).change(known.erasure_id, asked)
 

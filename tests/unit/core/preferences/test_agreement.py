@@ -70,7 +70,7 @@ def test_rater_who_prefers_the_other_answer_is_an_outlier() -> None:
     assert [one.rater for one in report.raters if one.is_outlier] == ["human/mal"]
 
 
-def test_rater_with_too_few_questions_in_common_and_a_rule_are_not_quarantined() -> None:
+def test_rater_of_few_questions_and_a_rule_are_not_quarantined() -> None:
     votes = [{"ann": True, "ben": True, "cho": True, "mal": False}]
     few, enough = agreement(judged(votes * 12)), agreement(judged(votes * LEAST_SHARED))
     assert [(one.rater, one.is_outlier, one.is_quarantined) for one in few.raters[:1]] == [("human/mal", True, False)]

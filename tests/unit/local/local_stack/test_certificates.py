@@ -73,3 +73,9 @@ def test_what_is_no_name_of_a_server_gets_no_certificate(tmp_path: Path, name: s
     with pytest.raises(BadRequest, match="is no name of a server"):
         made.make(["nats", name], (), NOW)
     assert not made.are_there
+
+
+def test_a_further_host_is_added_to_a_certificate_that_is_there(certificates: Certificates) -> None:
+    assert certificates.make(["nats", "gateway"], ["10.0.0.7"], NOW) == []
+    assert certificates.make(["nats"], ["new.example.com"], NOW) == ["nats"]
+    assert certificates.read("nats").hosts == (*LOCAL, "nats", "ratchet.example.com", "10.0.0.7", "new.example.com")
