@@ -11,6 +11,7 @@ from ratchet.bus.testing import eventually
 from ratchet.core.contract import Start, Turn
 from ratchet.core.contract.erasure import TRAJECTORY, USER, Erasure
 from ratchet.core.rules.texts import user_ref
+from ratchet.core.service.audit import Act
 from ratchet.rl_coordinator.opt_outs import opt_outs
 from tests.integration.test_gateway_starts import HI, offered
 from tests.support.gateway_scene import ROLE, ask, scene
@@ -47,11 +48,12 @@ async def test_what_one_gateway_switched_off_the_others_record_neither(nats: Bro
 
 async def test_person_who_opts_out_at_one_gateway_is_so_at_the_other(nats: Broker, tmp_path: Path) -> None:
     erasures: list[Erasure] = []
+    acts: list[Act] = []
 
     async def note(erasure: Erasure) -> None:
         erasures.append(erasure)
 
-    async with several(nats, tmp_path, 2, user_key=KEY) as here, running(opt_outs(here.bus, note)):
+    async with several(nats, tmp_path, 2, user_key=KEY) as here, running(opt_outs(here.bus, note, acts.append)):
         trajectory = str(uuid.uuid4())
         await call(here, 1, trajectory, user="mia")
         await here.scenes[1].published(Turn, 1)
