@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+import pytest
 from msgspec.structs import replace
 
 from ratchet.bus.connection import Bus
@@ -220,3 +221,37 @@ async def test_telemetry_of_later_than_an_erasure_is_no_part_of_it(shared_settin
             row = {"event_id": trace, "trace_id": trace, "role": "support", "body": body, "ingested_at": at}
             await warehouse.insert("spans", [row], token=None)
         assert await Erased(warehouse).preview(asked) == 2
+
+
+def stored_of(person: str) -> dict[str, Any]:
+    at = datetime.now(UTC)
+    ids = {"event_id": person, "trajectory_id": person, "user_ref": person, "role": "support"}
+    return {**ids, "started_at": at, "ingested_at": at, "body": "{}"}
+
+
+@pytest.mark.slow  # the engine takes its time to remove files
+async def test_files_of_a_later_erasure_hold_up_no_earlier_one(shared_settings: SharedSettings) -> None:
+    ann, anna = erasure_of(USER, ANN), erasure_of(USER, ANNA)
+    async with prepared_warehouse(shared_settings) as warehouse:
+        stored = Erased(warehouse)
+        await warehouse.insert("trajectories", [stored_of(ANN), stored_of("another")], token=None)
+        await warehouse.insert("trajectories", [stored_of(ANNA), stored_of("yet another")], token=None)
+
+        async def remove(one: Erasure, kept_s: int) -> None:
+            """Remove its rows; the engine keeps the files that have them for so long."""
+            await warehouse.command(f"ALTER TABLE trajectories MODIFY SETTING old_parts_lifetime = {kept_s}")
+            assert await stored.list_ids(one) == 1
+            assert await stored.remove_rows([one.erasure_id]) == {one.erasure_id: {"trajectories": 1}}
+
+        async def is_gone() -> bool:
+            return not await stored.has_remains(ann)
+
+        await remove(ann, 600)
+        assert await stored.has_remains(ann)
+        await warehouse.command("ALTER TABLE trajectories MODIFY SETTING old_parts_lifetime = 1")
+        await eventually(is_gone, 60)
+        await remove(anna, 600)
+        assert await stored.has_remains(anna)
+        assert not await stored.has_remains(ann)
+        ids = [row["trajectory_id"] for row in await warehouse.rows("SELECT trajectory_id FROM trajectories FINAL")]
+        assert sorted(ids) == ["another", "yet another"]

@@ -57,7 +57,7 @@ async def removed(bus: Bus, warehouse: Warehouse, trajectory_id: str, **changes:
     )
     erased = Erased(warehouse)
     await erased.list_ids(erasure)
-    await erased.remove_rows(erasure)
+    await erased.remove_rows([erasure.erasure_id])
     await Bucket(bus, ERASURES, Erasure).create(erasure.erasure_id, erasure)
     return erasure
 

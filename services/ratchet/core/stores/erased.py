@@ -7,7 +7,8 @@ that a crash cut off begins anew, and what comes late is recognised.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -168,28 +169,36 @@ class Erased:
         )
         return [(row["generation"], row["sequence"]) for row in rows]
 
-    async def remove_rows(self, erasure: Erasure) -> dict[str, int]:
-        """Remove the rows of all tables; returns how many there were, by table. Their files go later: `has_remains`."""
-        removed: dict[str, int] = {}
+    async def remove_rows(self, erasure_ids: Sequence[str]) -> dict[str, Counter[str]]:
+        """Remove the rows of some erasures, each table rewritten once; returns how many they were, by erasure and by
+        table. Their files go later: `has_remains`."""
+        removed: dict[str, Counter[str]] = {one: Counter() for one in erasure_ids}
         for table, columns in KEYS.items():
             theirs = " OR ".join(f"(role, {column}) IN {_OF}" for column in columns)
-            count = f"SELECT count() AS n FROM {table} WHERE {theirs}"  # noqa: S608
-            rows = await self.warehouse.rows(count, {"erasure": erasure.erasure_id})
-            if rows[0]["n"]:
-                removed[table] = int(rows[0]["n"])
-                own = theirs.replace("{erasure:String}", f"'{UUID(erasure.erasure_id)}'")  # it is kept as it is written
-                await self.warehouse.command(f"ALTER TABLE {table} DELETE WHERE {own}")
+            for one in erasure_ids:
+                rows = await self.warehouse.rows(f"SELECT count() AS n FROM {table} WHERE {theirs}", {"erasure": one})  # noqa: S608
+                removed[one] += Counter({table: int(rows[0]["n"])})
+            if named := [str(UUID(one)) for one in erasure_ids if removed[one][table]]:
+                all_theirs = theirs.replace("= {erasure:String}", f"IN {(*named, '')}")  # it is kept as it is written
+                await self.warehouse.command(f"ALTER TABLE {table} DELETE WHERE {all_theirs}")
         await self._until_mutated()
         return removed
 
-    async def has_remains(self) -> bool:
-        """Whether files are left of rows that were removed: ClickHouse keeps a part for minutes after its end."""
-        rows = await self.warehouse.rows(
-            "SELECT count() AS n FROM system.parts AS p INNER JOIN ("
-            " SELECT table, max(toUInt64(extract(mutation_id, '[0-9]+'))) AS version FROM system.mutations"
-            " WHERE database = currentDatabase() GROUP BY table) AS m ON p.table = m.table"
-            " WHERE p.database = currentDatabase() AND NOT p.active AND p.data_version < toInt64(m.version)"
+    async def has_remains(self, erasure: Erasure) -> bool:
+        """Whether files are left of its rows, which are removed: ClickHouse keeps a part for minutes after its end.
+
+        Those of later removals do not count, so that erasures without a pause hold up none.
+        """
+        query = (
+            "SELECT count() AS n FROM system.parts AS p INNER JOIN ("  # noqa: S608
+            " SELECT table, maxIf(number, position(command, {erasure:String}) > 0) AS own,"
+            f" multiIf(own > 0, own, {one_of('table', 'tables')}, max(number), 0) AS version"  # a hundred are kept
+            " FROM (SELECT *, toInt64(extract(mutation_id, '[0-9]+')) AS number FROM system.mutations"
+            " WHERE database = currentDatabase()) GROUP BY table) AS m ON p.table = m.table"
+            " WHERE p.database = currentDatabase() AND NOT p.active AND p.data_version < m.version"
         )
+        named = {"erasure": erasure.erasure_id, "tables": Texts(erasure.removed)}
+        rows = await self.warehouse.rows(query, named)
         return bool(rows[0]["n"])
 
     async def _until_mutated(self) -> None:

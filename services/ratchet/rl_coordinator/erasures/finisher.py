@@ -56,10 +56,10 @@ class Finisher:
         """Go on with every erasure, oldest first."""
         known = {key: entry.value for key, entry in (await Bucket(self.bus, ERASURES, Erasure).items()).items()}
         await self._ask_again(known)
-        for erasure in sorted(known.values(), key=lambda one: one.erasure_id):
-            if erasure.phase == REMOVED:
-                await self._finish(erasure)
-            elif erasure.phase == DONE and erasure.retrain:
+        oldest_first = sorted(known.values(), key=lambda one: one.erasure_id)
+        await self._finish([erasure for erasure in oldest_first if erasure.phase == REMOVED])
+        for erasure in oldest_first:
+            if erasure.phase == DONE and erasure.retrain:
                 await self._train_anew(erasure)
             if self._kept.get(erasure.erasure_id) != erasure:
                 await asyncio.to_thread(self.receipts.keep, erasure)
@@ -74,9 +74,17 @@ class Finisher:
                 await ask_erasure(self.bus, again)
         self._asked.set()
 
-    async def _finish(self, erasure: Erasure) -> None:
-        ids = await self.erased.ids(erasure.erasure_id)
-        bodies = await asyncio.to_thread(self.objects.remove_bodies, erasure, ids)
+    async def _finish(self, erasures: Sequence[Erasure]) -> None:
+        """Of all together, so that each body is read once."""
+        if not erasures:
+            return
+        ids = {one.erasure_id: await self.erased.ids(one.erasure_id) for one in erasures}
+        covered = {one.erasure_id: (one, ids[one.erasure_id]) for one in erasures}
+        bodies = await asyncio.to_thread(self.objects.remove_bodies, covered)
+        for erasure in erasures:
+            await self._finish_one(erasure, ids[erasure.erasure_id], bodies[erasure.erasure_id])
+
+    async def _finish_one(self, erasure: Erasure, ids: set[tuple[str, str]], bodies: int) -> None:
         snapshots = merged(erasure.snapshots, await asyncio.to_thread(self.objects.rewrite_snapshots, ids))
         await self.jobs.anew.begin(
             {one.before: self.snapshot_ref(one.after) if one.after else None for one in snapshots}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Set as AbstractSet
+from collections import Counter
+from collections.abc import Iterator, Mapping, Set as AbstractSet
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -38,17 +39,19 @@ class ErasedObjects:
 
     objects: Objects
 
-    def remove_bodies(self, erasure: Erasure, ids: Ids) -> int:
-        """Read every body, and remove those of messages that are erased; returns how many."""
-        removed = 0
+    def remove_bodies(self, erasures: Mapping[str, tuple[Erasure, Ids]]) -> Counter[str]:
+        """Read every body once, and remove those of messages that are erased; returns how many, by erasure."""
+        removed = Counter[str]()
         for uri, body in self._all(f"{BODIES}/"):
             try:
                 names = names_in(unseal({"content-encoding": "zstd"} if body.startswith(ZSTD) else {}, body))
             except InvalidMessage:
                 continue
-            if is_of(erasure, names) or any((str(names.role), one) in ids for one in names.ids):
+            named = {(str(names.role), one) for one in names.ids}
+            theirs = [key for key, (one, ids) in erasures.items() if is_of(one, names) or not named.isdisjoint(ids)]
+            if theirs:
                 self._remove(uri)
-                removed += 1
+                removed.update(theirs)
         return removed
 
     def rewrite_snapshots(self, ids: Ids) -> list[RewrittenSnapshot]:

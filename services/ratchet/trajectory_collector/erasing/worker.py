@@ -98,7 +98,7 @@ class Eraser:
         if due:
             await self._look_through(due)
         for erasure in asked:
-            if erasure.erasure_id in self._clean and not await self.erased.has_remains():
+            if erasure.erasure_id in self._clean and not await self.erased.has_remains(erasure):
                 await self._finish(erasure)
 
     async def _begin_anew(self) -> None:
@@ -130,9 +130,10 @@ class Eraser:
             await self._remove_messages(stream, Erasures(erasures), owners, removed)
         for erasure in erasures:
             await self._settle_rows(erasure)
-            ids = await self.erased.ids(erasure.erasure_id)
-            removed[erasure.erasure_id].update(await self.erased.remove_rows(erasure))
-            removed[erasure.erasure_id] += Counter(archive=await asyncio.to_thread(self._erase_archived, ids))
+        for erasure_id, rows in (await self.erased.remove_rows([*removed])).items():
+            ids = await self.erased.ids(erasure_id)
+            archived = await asyncio.to_thread(self._erase_archived, ids)
+            removed[erasure_id] += rows + Counter(archive=archived)
         await self.streams.purge(JUDGES_ANSWERS)
         for erasure in erasures:
             await self._note(erasure, listed[erasure.erasure_id], removed[erasure.erasure_id])
