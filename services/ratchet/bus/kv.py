@@ -124,6 +124,15 @@ class Bucket(Generic[V]):
         selected = [message for message in await self._newest(">") if select(self._key(message))]
         return {self._key(message): self._entry(message) for message in sorted(selected, key=self._key)}
 
+    async def newest_change(self) -> tuple[str, int]:
+        """Which bucket of this name it is (when it was made), and the revision of its newest change.
+
+        Who reads all of a bucket again and again asks first whether there is something new.
+        """
+        with _classified(self._name):
+            info: Any = await self._jetstream.stream_info(self._stream)
+        return str(info.created), info.state.last_seq
+
     async def watch(
         self, select: Callable[[str], bool] = lambda _: True
     ) -> AsyncIterator[list[tuple[str, Entry[V] | None]]]:
@@ -184,7 +193,7 @@ class Bucket(Generic[V]):
             self._bus, self._stream, [self._prefix + below], start=None, headers_only=headers_only, linger_s=0.0
         )
         try:
-            made, last = await self._last()
+            made, last = await self.newest_change()
             await reader.open()
             newest: dict[str, Msg] = {}
             # To the end: a value that is replaced before it was sent comes later, as the one that replaced it.
@@ -204,18 +213,13 @@ class Bucket(Generic[V]):
                 batch = await reader.next(POLL_S)
                 if batch:
                     seen = batch[-1].metadata.sequence.stream
-                elif await self._last() != (made, seen):
+                elif await self.newest_change() != (made, seen):
                     if not reader.has_waiting:
                         return
                     continue
                 yield batch
         finally:
             await reader.close()
-
-    async def _last(self) -> tuple[str, int]:
-        """Which bucket of this name it is (when it was made), and the revision of its newest change."""
-        info: Any = await self._jetstream.stream_info(self._stream)
-        return str(info.created), info.state.last_seq
 
     def _key(self, message: Msg) -> str:
         return message.subject.removeprefix(self._prefix)

@@ -29,7 +29,7 @@ from ratchet.core.service.runtime import App, Periodic
 from ratchet.core.service.same_site import Sites
 from ratchet.core.stores.audit_store import audit_log_of
 from ratchet.core.stores.erased import Erased
-from ratchet.core.stores.erasures import ask_erasure
+from ratchet.core.stores.erasures import KnownErasures, ask_erasure
 from ratchet.core.stores.message_bodies import StoredBodies
 from ratchet.core.stores.objects import Objects
 from ratchet.core.stores.warehouse import Warehouse
@@ -112,6 +112,7 @@ async def assembled(  # noqa: PLR0913 - the connections
     erased, receipts = Erased(warehouse), Receipts(settings.shared.data_dir / FOLDER)
     finisher = Finisher(
         bus=bus,
+        known=KnownErasures(bus),
         erased=erased,
         objects=ErasedObjects(objects),
         jobs=jobs,

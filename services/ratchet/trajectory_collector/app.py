@@ -38,6 +38,7 @@ from ratchet.core.service.opt_outs import KnownOptOuts
 from ratchet.core.service.runtime import App, Component, Periodic
 from ratchet.core.stores.audit_store import AuditStore
 from ratchet.core.stores.erased import KEYS, Erased
+from ratchet.core.stores.erasures import KnownErasures
 from ratchet.core.stores.message_bodies import StoredBodies
 from ratchet.core.stores.objects import Objects
 from ratchet.core.stores.warehouse import Warehouse
@@ -110,7 +111,7 @@ def assembled(
     )
     erased = Erased(warehouse)
     known = KnownOptOuts(partial(_given, bus))
-    tombstones = Tombstones(bus, erased, ledger, generations, streams, known, now)
+    tombstones = Tombstones(KnownErasures(bus), erased, ledger, generations, streams, known, now)
     screen = Screen(bus.contracts, rules_digest(), settings.refuse_unredacted)
     collector = partial(
         Collector,

@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from ratchet.bus.kv import Bucket
 from ratchet.bus.message import named_id
 from ratchet.bus.testing import FakeBroker, FakeBus
-from ratchet.core.contract.erasure import ASKED, DONE, REMOVED, USER, Erasure, RewrittenSnapshot
+from ratchet.core.contract.erasure import ASKED, DONE, ERASURES, REMOVED, USER, Erasure, RewrittenSnapshot
 from ratchet.core.contract.policy_manifest import PolicyManifest
 from ratchet.core.contract.snapshot import Row
 from ratchet.core.errors import BusUnavailable
 from ratchet.core.rules.erasing import CLOCKS
 from ratchet.core.service.contracts import load_contracts
-from ratchet.core.stores.erasures import ask_erasure
+from ratchet.core.stores.erasures import KnownErasures, ask_erasure
 from ratchet.rl_coordinator.erasures import finisher
 from ratchet.rl_coordinator.erasures.domain import is_theirs, tainted
 from ratchet.rl_coordinator.erasures.finisher import made_from, untainted_base
@@ -135,10 +136,22 @@ async def test_receipt_is_carried_out_again_once_the_broker_answers(
 
     monkeypatch.setattr(finisher, "ask_erasure", ask)
     none: Any = None
-    worker = finisher.Finisher(none, none, none, none, none, receipts, none, none)
+    worker = finisher.Finisher(none, none, none, none, none, none, receipts, none, none)
     again = worker._ask_again  # pyright: ignore[reportPrivateUsage]
     with pytest.raises(BusUnavailable):
         await again({})
     await again({})
     await again({})
     assert [one.phase for one in asked] == [ASKED]
+
+
+async def test_erasures_are_read_anew_where_one_has_changed_alone() -> None:
+    bus = FakeBus(FakeBroker(load_contracts()))
+    known = KnownErasures(bus)
+    assert await known.oldest_first() == []
+    await ask_erasure(bus, erasure())
+    first = await known.oldest_first()
+    assert first == [erasure()]
+    assert await known.oldest_first() is first
+    await Bucket(bus, ERASURES, Erasure).put(erasure().erasure_id, erasure(phase=REMOVED))
+    assert await known.oldest_first() == [erasure(phase=REMOVED)]

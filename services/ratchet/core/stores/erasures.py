@@ -1,4 +1,4 @@
-"""Asking for an erasure: a key in the bucket `erasures`, which the collector and then the coordinator work on."""
+"""Erasures: a key each in the bucket `erasures`, which the collector and then the coordinator work on."""
 
 from __future__ import annotations
 
@@ -9,6 +9,22 @@ from ratchet.bus.kv import Bucket
 from ratchet.core.contract.erasure import AWAITS_APPROVAL, DONE, ERASURES, KINDS, LONGEST_REF, Erasure
 from ratchet.core.errors import BadRequest, Conflict
 from ratchet.core.rules.erasing import CLOCKS
+
+
+class KnownErasures:
+    """All erasures of the bucket: they stay for ever, and are read anew only where one has changed."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bucket = Bucket(bus, ERASURES, Erasure)
+        self._read: tuple[tuple[str, int], list[Erasure]] | None = None
+
+    async def oldest_first(self) -> list[Erasure]:
+        """All of them. Raises `BusUnavailable`."""
+        newest = await self._bucket.newest_change()  # before they are read: what comes meanwhile is read again
+        if self._read is None or self._read[0] != newest:
+            entries = await self._bucket.items()
+            self._read = (newest, [entries[key].value for key in sorted(entries)])
+        return self._read[1]
 
 
 async def ask_erasure(bus: Bus, erasure: Erasure) -> tuple[Erasure, bool]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -24,7 +24,7 @@ from ratchet.core.contract.state import PolicyVersion, Route, ServedPolicy
 from ratchet.core.contract.training import SnapshotRef
 from ratchet.core.errors import Conflict, NotFound, Rejected
 from ratchet.core.stores.erased import Erased
-from ratchet.core.stores.erasures import ask_erasure
+from ratchet.core.stores.erasures import KnownErasures, ask_erasure
 from ratchet.core.stores.policies import digest_in
 from ratchet.rl_coordinator.erasures.domain import tainted
 from ratchet.rl_coordinator.erasures.receipts import Receipts
@@ -40,6 +40,7 @@ class Finisher:
     """A tick goes on with every erasure. Raises `Unavailable`: the next one begins anew."""
 
     bus: Bus
+    known: KnownErasures
     erased: Erased
     objects: ErasedObjects
     jobs: Jobs
@@ -54,9 +55,8 @@ class Finisher:
 
     async def tick(self) -> None:
         """Go on with every erasure, oldest first."""
-        known = {key: entry.value for key, entry in (await Bucket(self.bus, ERASURES, Erasure).items()).items()}
-        await self._ask_again(known)
-        oldest_first = sorted(known.values(), key=lambda one: one.erasure_id)
+        oldest_first = await self.known.oldest_first()
+        await self._ask_again({erasure.erasure_id for erasure in oldest_first})
         await self._finish([erasure for erasure in oldest_first if erasure.phase == REMOVED])
         for erasure in oldest_first:
             if erasure.phase == DONE and erasure.retrain:
@@ -65,7 +65,7 @@ class Finisher:
                 await asyncio.to_thread(self.receipts.keep, erasure)
                 self._kept[erasure.erasure_id] = erasure
 
-    async def _ask_again(self, known: Mapping[str, Erasure]) -> None:
+    async def _ask_again(self, known: Collection[str]) -> None:
         """Until all were asked for once: no backup is restored while the coordinator runs."""
         for erasure in () if self._asked.is_set() else await asyncio.to_thread(self.receipts.kept):
             if erasure.erasure_id not in known:

@@ -13,17 +13,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from ratchet.bus.connection import Bus
 from ratchet.bus.consumer import BatchHandler, Done, Outcome
-from ratchet.bus.kv import Bucket
 from ratchet.bus.received import Received
 from ratchet.core.contract import DEFAULT_ROLE, Message
-from ratchet.core.contract.erasure import AWAITS_APPROVAL, ERASURES, Erasure
+from ratchet.core.contract.erasure import AWAITS_APPROVAL, Erasure
 from ratchet.core.contract.opt_out import OPT_OUTS
 from ratchet.core.rules.erasing import Erasures, Names, names_in
 from ratchet.core.rules.opt_outs import refs_of
 from ratchet.core.service.opt_outs import KnownOptOuts
 from ratchet.core.stores.erased import Erased
+from ratchet.core.stores.erasures import KnownErasures
 from ratchet.trajectory_collector import metrics
 from ratchet.trajectory_collector.clickhouse_ledger import Ledger
 from ratchet.trajectory_collector.generations import Generations
@@ -38,7 +37,7 @@ Batch = Sequence[Received[Any]]
 class Tombstones:
     """The erasures as of the last look at their bucket. Raises `Unavailable`."""
 
-    bus: Bus
+    asked: KnownErasures
     erased: Erased
     ledger: Ledger
     generations: Generations
@@ -50,10 +49,9 @@ class Tombstones:
 
     async def look(self) -> list[Erasure]:
         """All erasures that may be carried out, oldest first; from now on what they cover is dropped."""
-        entries = await Bucket(self.bus, ERASURES, Erasure).items()
-        erasures = [entry.value for entry in entries.values() if entry.value.phase != AWAITS_APPROVAL]
-        erasures.sort(key=lambda erasure: erasure.erasure_id)
-        self._known[:] = [Erasures(erasures)]
+        erasures = [erasure for erasure in await self.asked.oldest_first() if erasure.phase != AWAITS_APPROVAL]
+        if not self._known or erasures != self._known[0].oldest_first:
+            self._known[:] = [Erasures(erasures)]
         return erasures
 
     def before(self, consumer: str, handler: BatchHandler) -> BatchHandler:
