@@ -63,10 +63,12 @@ class Loop:
         """Return once the table has a body with the text."""
 
         async def there() -> bool:
-            rows = await self.warehouse.rows(f"SELECT body FROM {table} FINAL")
-            return any(text in row["body"] for row in rows)
+            (row,) = await self.warehouse.rows(f"SELECT max(length(body)) AS n FROM {table}")
+            return row["n"] >= len(text)
 
         await eventually(there, 300)
+        rows = await self.warehouse.rows(f"SELECT body FROM {table} FINAL")
+        assert any(text in row["body"] for row in rows)
 
 
 @asynccontextmanager
