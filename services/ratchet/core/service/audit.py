@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter as Tally
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -36,6 +37,8 @@ WRITE_S = 5.0
 """How long an act waits for its entry."""
 FLUSH_S, AGAIN_S = 1.0, 60.0
 """How soon a read is written; and reads that are alike but for their objects, after the first one: once in so long."""
+MOST_READS, HOUR_S = 60, 3600.0
+"""Entries that the reads of one key may take in an hour: with 50 ids each, a fifth of the stream in its 30 days."""
 HEAD_S = 60.0
 """How often the newest entry is signed."""
 TURNS = 32
@@ -102,6 +105,8 @@ class AuditLog:
         self._tail: _Tail | None = None
         self._writing = asyncio.Lock()
         self._reads: dict[Act, _Reads] = {}
+        self._hour, self._taken = monotonic(), Tally[str]()
+        """When it began, and how many entries each key's reads have taken in it."""
         self._unrecorded = 0
         self._newest: AuditEntry | None = None
         """That is not signed."""
@@ -173,9 +178,14 @@ class AuditLog:
     def note(self, act: Act) -> None:
         """Have a read written soon, or anything that must go on also where the log cannot be written.
 
-        The first one is written within a second; then those that are alike (act, who, role) in one entry a minute.
+        The first one is written within a second; then those that are alike (act, who, role) in one entry a minute. What
+        a key reads beyond its entries of an hour waits for the next one, without the roles that it was about: the
+        stream must not be full of reads where something is to be changed.
         """
-        reads = self._reads.setdefault(act._replace(objects=()), _Reads())
+        alike, written_at = act._replace(objects=()), None
+        if alike not in self._reads and not self._takes_entry(act.by):
+            alike, written_at = Act(act.name, act.by), self._monotonic()
+        reads = self._reads.setdefault(alike, _Reads(written_at=written_at))
         reads.count += 1
         if len(reads.objects) < MOST:
             reads.objects |= dict.fromkeys(act.objects)
@@ -211,16 +221,26 @@ class AuditLog:
     async def flush(self, again_s: float = 0.0) -> None:
         """Write what was noted, but what is alike to what was written less than `again_s` ago."""
         now = self._monotonic()
+        if now - self._hour >= HOUR_S:
+            self._hour, self._taken = now, Tally()
         for alike, reads in [*self._reads.items()]:
             if reads.written_at is not None and now - reads.written_at < again_s:
                 continue
             if not reads.count:
                 del self._reads[alike]
                 continue
+            if again_s and reads.written_at is not None and not self._takes_entry(alike.by):
+                continue
             self._reads[alike] = _Reads(written_at=now)
             await self._write(alike, reads)
         if self._unrecorded and "write" not in self._faults:
             await self._write_unrecorded()
+
+    def _takes_entry(self, by: By) -> bool:
+        """Whether the reads of a key may take a further entry in this hour: then they have taken it."""
+        name = by.key_id or by.actor
+        self._taken[name] += 1
+        return self._taken[name] <= MOST_READS
 
     async def _write(self, alike: Act, reads: _Reads) -> None:
         objects = [*reads.objects]

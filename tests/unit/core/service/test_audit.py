@@ -11,7 +11,7 @@ from ratchet.bus.testing import FakeBroker, FakeBus, FakeClock
 from ratchet.core.contract.audit import MOST, AuditEntry
 from ratchet.core.errors import Conflict, Unavailable
 from ratchet.core.rules.audit_check import ChainCheck
-from ratchet.core.service.audit import Act, AuditLog, By
+from ratchet.core.service.audit import HOUR_S, MOST_READS, Act, AuditLog, By
 from ratchet.core.service.contracts import load_contracts
 
 ANN = By("ann", "key_1")
@@ -103,6 +103,27 @@ async def test_reads_that_are_alike_are_one_entry_a_minute(bus: FakeBus) -> None
     first, more = bus.published(AuditEntry)
     assert first.objects == ["first"]
     assert (len(more.objects or []), more.count) == (MOST, 2 * MOST)
+
+
+async def test_reads_of_one_key_take_few_entries_and_are_all_counted(bus: FakeBus) -> None:
+    clock = [0.0]
+    log = log_of(bus, clock)
+    for number in range(4000):  # as for roles that there are not
+        log.note(Act("list_trajectories", ANN, f"role-{number}"))
+        if number % 100 == 0:
+            clock[0] += 60.0
+            await log.flush(60.0)
+    log.note(Act("get_trajectory", By("ben", "key_2"), objects=["his"]))
+    await log.flush(60.0)
+    assert bus.published(AuditEntry)[-1].objects == ["his"]
+    assert len(bus.published(AuditEntry)) == MOST_READS + 1
+    clock[0] += HOUR_S
+    await log.flush(60.0)
+    entries = [entry for entry in bus.published(AuditEntry) if entry.key_id == ANN.key_id]
+    assert len(entries) == MOST_READS + 1
+    assert (entries[-1].act, entries[-1].role) == ("list_trajectories", None)
+    assert sum(entry.count or 1 for entry in entries) == 4000
+    assert len(log._reads) < 5  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_chain_goes_on_behind_what_another_process_wrote(bus: FakeBus) -> None:
