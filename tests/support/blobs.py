@@ -1,11 +1,13 @@
-"""An object store in memory, with the part of `stores.objects.Objects` that artifacts need."""
+"""An object store in memory, with the part of `stores.objects.Objects` that artifacts and archives need."""
 
 from __future__ import annotations
 
 import hashlib
+from datetime import UTC, datetime
 from pathlib import Path
 
 from ratchet.core.errors import DigestMismatch, NotFound
+from ratchet.core.stores.listing import StoredObject
 from ratchet.core.stores.objects import ObjectRef
 
 
@@ -33,6 +35,16 @@ class MemoryBlobs:
 
     def find(self, prefix: str) -> list[str]:
         return sorted(uri for uri in self.blobs if uri.startswith(f"s3://test/{prefix}"))
+
+    def objects(self, prefix: str) -> list[StoredObject]:
+        at = datetime(2026, 1, 1, tzinfo=UTC)
+        return [StoredObject(uri, len(self.blobs[uri]), at) for uri in self.find(prefix)]
+
+    def get_part(self, uri: str, begin: int, size: int) -> bytes:
+        return self.get(uri)[begin : begin + size]
+
+    def remove(self, uri: str) -> None:
+        self.blobs.pop(uri, None)
 
     def get_file(self, uri: str, path: Path, sha256: str, size: int | None = None) -> None:
         blob = self.get(uri, sha256)

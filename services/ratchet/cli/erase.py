@@ -64,7 +64,7 @@ def erase(
     signed = get(endpoints, "coordinator", f"/v1/erasures/{erasure.erasure_id}/receipt", ReceiptOut)
     document = {"erasure": erasure, "receipt": signed}
     print_answer(document, as_json, lambda: show(erasure))
-    if wait and erasure.phase != DONE:
+    if wait and (erasure.phase != DONE or erasure.damaged):
         raise typer.Exit(ExitCode.PARTLY)
 
 
@@ -123,6 +123,8 @@ def show(erasure: ErasureOut) -> None:
     )
     if erasure.phase == AWAITS_APPROVAL:
         console.print("it begins once another person gives the same command, within a day")
+    for uri in erasure.damaged:
+        console.print(f"incomplete: {uri} is damaged. Remove it, or put it back from a backup", markup=False)
     rows = [
         (one.name or one.digest[:12], one.kind, one.role, f"{one.share:.2%}", one.removed) for one in erasure.tainted
     ]

@@ -26,7 +26,16 @@ import msgspec
 import structlog
 
 from ratchet.bus.message import decode
-from ratchet.core.datasets.archives import ARCHIVED, ArchivedRow, ArchiveFile, Archives, EventKey, Folder
+from ratchet.core.datasets.archives import (
+    ARCHIVED,
+    ArchivedRow,
+    ArchiveFile,
+    Archives,
+    Erasing,
+    EventKey,
+    Folder,
+    Pairs,
+)
 from ratchet.core.errors import Conflict, DigestMismatch, NotFound, RatchetError, Rejected, Unavailable
 from ratchet.core.service.alerts import Alerts
 from ratchet.core.stores.history import parts as id_parts
@@ -93,6 +102,8 @@ class _Who(msgspec.Struct):
     user_ref: str | None = None
     session_id: str | None = None
     agent_id: str | None = None
+    parent_trajectory_id: str | None = None
+    recorded_as: str | None = None
 
 
 @dataclass
@@ -109,6 +120,8 @@ class Archiver:
     alerts: Alerts
     now: Callable[[], datetime]
     archives: Archives = field(init=False)
+    _looked: set[str] = field(default_factory=set[str], init=False)
+    """Uris of files that held nothing erased since they were stored."""
 
     def __post_init__(self) -> None:
         self.archives = Archives(self.objects)
@@ -123,6 +136,8 @@ class Archiver:
         except (RatchetError, OSError) as error:
             problem = f"Rows that are due stay in ClickHouse, as they cannot be archived: {error}"
         problem = problem or await self._expire()
+        damaged = await self._forget_all()
+        problem = problem or damaged
         if problem is None:
             await self.alerts.clear_alert(ALERT)
         else:
@@ -182,28 +197,48 @@ class Archiver:
         places = [(generation, sequence) for file in files.values() for _, generation, sequence in file]
         known, parts = {*files}, deque(await self._parts(folder))
         while parts:
-            names = set[str]()
             with self.archives.writer(folder) as writer:
                 while parts and writer.size < FILE_BYTES:
                     rows = [row for row in await self._rows(folder, parts.popleft()) if row.key not in held]
                     places += [(row.generation, row.sequence) for row in rows]
-                    names |= {row.trajectory_id for row in rows}
                     await asyncio.to_thread(writer.add, rows)
                 if writer.rows:
                     if {file.uri for file in await asyncio.to_thread(self._files, folder)} != known:
                         return None
                     stored = await asyncio.to_thread(writer.store)
                     known.add(stored.uri)
-                    await self._forget(folder.role, names)
+                    await self._forget(stored)
                     metrics.ARCHIVED.labels(folder.table, "archived").inc(writer.rows)
                     log.info("rows archived", uri=stored.uri, rows=writer.rows, bytes=stored.size)
         return condition(folder, places) if places else None
 
-    async def _forget(self, role: str, names: Collection[str]) -> None:
-        """Take out of the archive what was erased after its rows were read: a later erasure sees the file."""
-        for ids in id_parts(sorted(names)):
-            if erased := {pair for pair in await self.erased.among(ids) if pair[0] == role}:
-                await asyncio.to_thread(self.archives.erase, erased)
+    async def _forget_all(self) -> str | None:
+        """Forget what is erased in every file that is new to this process: who stored it may have been killed since,
+        or a backup brought it back. The problem where a file cannot be read."""
+        problems: list[str] = []
+        try:
+            files = await asyncio.to_thread(self.archives.files)
+            self._looked &= {file.uri for file in files}
+            for file in (file for file in files if file.uri not in self._looked):
+                try:
+                    await self._forget(file)
+                    self._looked.add(file.uri)
+                except (DigestMismatch, Rejected) as error:
+                    problems.append(f"{file.uri} of the archive is damaged, and erasures leave it as it is: {error}")
+                except NotFound:  # written anew meanwhile
+                    continue
+        except Unavailable as error:  # others say so
+            log.warning("the archive was not looked through for what is erased", reason=str(error))
+        except (RatchetError, OSError) as error:
+            problems.append(f"The archive cannot be looked through for what is erased: {error}")
+        return problems[0] if problems else None
+
+    async def _forget(self, file: ArchiveFile) -> None:
+        """Take out of the archive what was erased before a file was there: a later erasure sees the file."""
+        theirs = await erased_of(self.erased, await asyncio.to_thread(self.archives.pairs, file))
+        done = await erase_archived(self.archives, self.erased, theirs, file.folder.role) if theirs else None
+        if done and file.uri in done.damaged:
+            raise DigestMismatch("its other rows cannot be read")
 
     def _held(self, folder: Folder) -> dict[str, list[tuple[EventKey, str, int]]]:
         """What each file holds; nothing where it is not what its name says: its rows are stored again."""
@@ -281,8 +316,24 @@ class Archiver:
 
 def archived_row(row: Row) -> ArchivedRow:
     """A row of ClickHouse as the archive keeps it."""
-    who = decode(row["body"], _Who)
-    return ArchivedRow(**row, user_ref=who.user_ref, session_id=who.session_id, agent_id=who.agent_id)
+    return ArchivedRow(**row, **msgspec.structs.asdict(decode(row["body"], _Who)))
+
+
+async def erase_archived(
+    archives: Archives, erased: Erased, ids: Collection[tuple[str, str]], role: str | None = None
+) -> Erasing:
+    """Remove rows of the archive; then what others erased while a file was written anew, which may have brought it
+    back. Who erases lists its ids first: so of two at once each sees the other's ids, or the other's file."""
+    erasing = done = await asyncio.to_thread(archives.erase, ids, role)
+    while theirs := await erased_of(erased, erasing.beside):
+        erasing = await asyncio.to_thread(archives.erase, theirs, role)
+    return done
+
+
+async def erased_of(erased: Erased, pairs: Pairs) -> Pairs:
+    """Those that an erasure covers."""
+    names = sorted({trajectory_id for _, trajectory_id in pairs})
+    return pairs & {pair for ids in id_parts(names) for pair in await erased.among(ids)}
 
 
 def in_parts(sizes: Iterable[Row]) -> list[list[str]]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
 
 from ratchet.core.contract.erasure import ASKED, DONE, REMOVED, USER, Erasure
+from ratchet.core.datasets.archives import Archives
 from ratchet.trajectory_collector.erasing import worker
 from ratchet.trajectory_collector.erasing.worker import Eraser
 
@@ -32,7 +33,19 @@ ERASURE = Erasure(
 async def test_erasure_begins_anew_where_its_ids_are_others_than_noted(
     monkeypatch: pytest.MonkeyPatch, phase: str, listed: int, expected: str
 ) -> None:
-    kept = [replace(ERASURE, phase=phase)]
+    assert await phase_of(monkeypatch, replace(ERASURE, phase=phase), listed, []) == expected
+
+
+@pytest.mark.parametrize(("damaged", "expected"), [(["one", "two"], DONE), (["two"], ASKED), ([], ASKED)])
+async def test_erasure_goes_on_once_a_damaged_file_is_gone(
+    monkeypatch: pytest.MonkeyPatch, damaged: list[str], expected: str
+) -> None:
+    assert await phase_of(monkeypatch, replace(ERASURE, damaged=["one", "two"]), 3, damaged) == expected
+
+
+async def phase_of(monkeypatch: pytest.MonkeyPatch, erasure: Erasure, listed: int, damaged: list[str]) -> str:
+    """Its phase after the look that is made now and then."""
+    kept = [erasure]
 
     class Kept:
         def __init__(self, *_: object) -> None: ...
@@ -55,7 +68,7 @@ async def test_erasure_begins_anew_where_its_ids_are_others_than_noted(
         ledger=none,
         generations=none,
         streams=none,
-        archives=none,
+        archives=cast(Archives, SimpleNamespace(damaged=lambda _: damaged)),
         consumers={},
         tables={},
         now=none,
@@ -64,4 +77,4 @@ async def test_erasure_begins_anew_where_its_ids_are_others_than_noted(
         **stores,
     )
     await eraser._begin_anew()  # pyright: ignore[reportPrivateUsage]
-    assert kept[-1].phase == expected
+    return kept[-1].phase

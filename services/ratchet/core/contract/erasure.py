@@ -17,7 +17,7 @@ KINDS = (USER, SESSION, AGENT, TRAJECTORY)
 """What a `ref` names: an end user (the keyed hash `user_ref`), or a session, agent or trajectory by its id."""
 AWAITS_APPROVAL, ASKED, REMOVED, DONE = "awaits_approval", "asked", "removed", "done"
 """Phases. `removed`: by the collector, from streams and tables; `done`: by the coordinator, also from the objects."""
-LONGEST_REF = 1024
+LONGEST_REF, MOST_DAMAGED = 1024, 100
 
 
 class RewrittenSnapshot(Value, frozen=True, kw_only=True):
@@ -71,6 +71,9 @@ class Erasure(Value, frozen=True, kw_only=True, omit_defaults=True):
     removed: dict[str, Count] = field(default_factory=dict[str, int])
     """By place, what was removed: messages of a stream, rows of a table, objects below a prefix. It was more where a
     crash came between."""
+    damaged: Annotated[list[Text], Meta(max_length=MOST_DAMAGED)] = field(default_factory=list[str])
+    """Files of the archive that cannot be read, the first of them where they are many: they were left as they are, and
+    may hold words of theirs. Once one is removed, or put back whole, the erasure goes on with it."""
     removed_at: Zoned | None = None
     done_at: Zoned | None = None
     snapshots: list[RewrittenSnapshot] = field(default_factory=list[RewrittenSnapshot])

@@ -9,38 +9,50 @@ Synchronous: asynchronous callers use a thread.
 
 from __future__ import annotations
 
+import io
 import re
 import sys
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date, datetime
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import structlog
 
 from ratchet.bus.message import Value
 from ratchet.core.contract.snapshot import ParquetFile
 from ratchet.core.datasets.parquet import RowWriter, count_rows, read_page, read_rows
 from ratchet.core.datasets.s3_snapshots import RemoteRows
-from ratchet.core.errors import DigestMismatch, Rejected
+from ratchet.core.errors import DigestMismatch, NotFound, Rejected
 
 if TYPE_CHECKING:
     from ratchet.core.stores.listing import StoredObject
     from ratchet.core.stores.objects import Objects
+
+log = structlog.get_logger()
 
 PREFIX = "archive"
 ARCHIVED = ("turns", "trajectories")
 """The tables whose rows are archived."""
 ROWS_AT_ONCE = 500
 """Of a file that is written anew, in one row group."""
+BUFFER_BYTES = 1 << 16
+"""Fetched at a time: about what the columns of a row group take beside its bodies."""
 _KEY = re.compile(
     rf"s3://[^/]+/{PREFIX}/({'|'.join(ARCHIVED)})/role=([a-z0-9_-]+)/day=([0-9-]{{10}})/([0-9a-f]{{64}})\.parquet"
 )
 
-Person = Literal["user_ref", "session_id", "agent_id"]
-"""What trajectories of a person, a session or an agent have in common."""
+Person = Literal["user_ref", "session_id", "agent_id", "trajectory_id"]
+"""What trajectories of a person, a session or an agent have in common; or one of them alone."""
+NAMES = ("trajectory_id", "user_ref", "session_id", "agent_id", "parent_trajectory_id", "recorded_as")
+"""The columns that an erasure finds rows by."""
+Pairs = set[tuple[str, str]]
+"""Roles and ids of trajectories."""
 EventKey = tuple[str, str, datetime]
 """Trajectory, event, and when it was stored."""
 
@@ -58,6 +70,8 @@ class ArchivedRow(Value, frozen=True, kw_only=True, omit_defaults=False):
     user_ref: str | None
     session_id: str | None
     agent_id: str | None
+    parent_trajectory_id: str | None = None
+    recorded_as: str | None = None
     at: datetime
     """When the trajectory ended, or the call was made."""
     stored_at: datetime
@@ -96,6 +110,17 @@ class ArchiveFile:
     """Bytes."""
 
 
+class Erasing(NamedTuple):
+    """What became of rows that were to be removed."""
+
+    rows: int
+    """How many are gone."""
+    beside: Pairs
+    """Whose rows the files hold that were written anew: another erasure may have removed them meanwhile."""
+    damaged: list[str]
+    """Files that cannot be read, or be written anew: they are as they were."""
+
+
 class Archives:
     """Lists, reads, writes and removes files. Raises as `Objects` does, and `Rejected` for what is no such file."""
 
@@ -105,7 +130,9 @@ class Archives:
     def files(self, *, table: str = "", folder: Folder | None = None) -> list[ArchiveFile]:
         """Those of a folder, a table, or all; the oldest day first."""
         prefix = f"{folder.prefix}/" if folder else f"{PREFIX}/{table}/" if table else f"{PREFIX}/"
-        files = [file for stored in self._objects.objects(prefix) if (file := _file(stored))]
+        files = list[ArchiveFile]()
+        with suppress(NotFound):  # there is no bucket before the first object
+            files = [file for stored in self._objects.objects(prefix) if (file := _file(stored))]
         return sorted(files, key=lambda file: (file.folder.day, file.uri))
 
     def rows(self, file: ArchiveFile) -> Iterator[ArchivedRow]:
@@ -127,45 +154,94 @@ class Archives:
         except Rejected:
             return 0
 
-    def ids_of(self, who: Person, ref: str) -> set[tuple[str, str]]:
-        """Role and id of each archived trajectory, and of those of archived turns, of a person, session or agent."""
-        return {
-            (file.folder.role, row["trajectory_id"])
-            for file in self.files()
-            for row in self._columns(file, ("trajectory_id", who))
-            if row[who] == ref
-        }
+    def pairs(self, file: ArchiveFile) -> Pairs:
+        """Role and id of each trajectory that has rows in a file."""
+        return {(file.folder.role, row["trajectory_id"]) for row in self._columns(file, ("trajectory_id",))}
+
+    def ids_of(self, who: Person, ref: str, known: Collection[tuple[str, str]] = ()) -> Pairs:
+        """Role and id of each archived trajectory of a person, session or agent, and what belongs to its run or that
+        of `known` ones: other conversations, sub-agents. `known` ones are left out, and files that are damaged.
+        """
+        theirs, size, table = {*known}, -1, ""
+
+        def look(file: ArchiveFile) -> None:
+            for row in self._columns(file, NAMES):
+                role = file.folder.role
+                own = [(role, one) for one in (row["trajectory_id"], row["recorded_as"]) if one]
+                if row[who] == ref or not theirs.isdisjoint([*own, (role, row["parent_trajectory_id"])]):
+                    theirs.update(own)
+
+        while size != len(theirs):
+            size = len(theirs)
+            self._visit(look, table=table)
+            table = "trajectories"  # turns name no run
+        return theirs.difference(known)
+
+    def damaged(self, uris: Collection[str]) -> list[str]:
+        """Those of some files that are there and cannot be read as a whole."""
+        return self._visit(lambda file: deque(self.rows(file), 0) if file.uri in uris else None)
 
     def writer(self, folder: Folder) -> ArchiveWriter:
         """For a new file of a folder."""
         return ArchiveWriter(self._objects, folder)
 
-    def erase(self, ids: Collection[tuple[str, str]]) -> int:
-        """Remove all rows of trajectories, by role and id; the number of rows. Again, it changes nothing.
+    def erase(self, ids: Collection[tuple[str, str]], role: str | None = None) -> Erasing:
+        """Remove all rows of trajectories, by role and id; again, it changes nothing. `role`: in its files alone.
 
-        Raises `DigestMismatch` where a file cannot be written anew: then the old one is still there.
+        A file that is damaged holds up no other one.
         """
-        erased = 0
-        for file in self.files():
-            own = {trajectory_id for role, trajectory_id in ids if role == file.folder.role}
-            held = self._columns(file, ("trajectory_id",)) if own else []
-            if number := sum(row["trajectory_id"] in own for row in held):
-                if number < len(held):
-                    self._rewrite(file, own)
-                self.remove(file)
-                erased += number
-        return erased
+        own, rows, beside = defaultdict[str, set[str]](set), list[int](), Pairs()
+        for of, trajectory_id in ids:
+            own[of].add(trajectory_id)
+
+        def look(file: ArchiveFile) -> None:
+            theirs = own[file.folder.role]
+            if not theirs.isdisjoint([row["trajectory_id"] for row in self._columns(file, NAMES)]):
+                number, others = self._rewrite(file, theirs)
+                rows.append(number)
+                beside.update((file.folder.role, other) for other in others)
+
+        damaged = self._visit(look, role=role)
+        return Erasing(sum(rows), beside, damaged)
 
     def remove(self, file: ArchiveFile) -> None:
         """Remove a file for good."""
         self._objects.remove(file.uri)
 
-    def _rewrite(self, file: ArchiveFile, without: Collection[str]) -> None:
+    def _visit(self, look: Callable[[ArchiveFile], object], *, table: str = "", role: str | None = None) -> list[str]:
+        """Look at every file, also at those that come meanwhile; the uris of those that cannot be read.
+
+        One that is gone was written anew by others: what it became is listed from then on.
+        """
+        seen, absent, damaged = set[str](), set[str](), list[str]()
+        while files := [
+            file for file in self.files(table=table) if file.uri not in seen and role in (None, file.folder.role)
+        ]:
+            for file in files:
+                try:
+                    look(file)
+                except (DigestMismatch, NotFound, Rejected) as error:
+                    if isinstance(error, NotFound) and file.uri not in absent:
+                        absent.add(file.uri)
+                        continue
+                    log.warning("a file of the archive cannot be read", uri=file.uri, reason=str(error))
+                    damaged.append(file.uri)
+                seen.add(file.uri)
+        return sorted(damaged)
+
+    def _rewrite(self, file: ArchiveFile, without: Collection[str]) -> tuple[int, set[str]]:
+        """Store the other rows, then remove the file. How many are gone, and the trajectories of the others."""
+        rows, number, others = self.rows(file), 0, set[str]()
         with self.writer(file.folder) as writer:
-            rows = (row for row in self.rows(file) if row.trajectory_id not in without)
             while part := list(islice(rows, ROWS_AT_ONCE)):
-                writer.add(part)
-            writer.store()
+                kept = [row for row in part if row.trajectory_id not in without]
+                writer.add(kept)
+                number += len(part) - len(kept)
+                others |= {row.trajectory_id for row in kept}
+            if others:
+                writer.store()
+        self.remove(file)
+        return number, others
 
     @contextmanager
     def _verified(self, file: ArchiveFile) -> Iterator[Path]:
@@ -177,7 +253,8 @@ class Archives:
     def _columns(self, file: ArchiveFile, columns: Sequence[str]) -> list[dict[str, Any]]:
         """Some columns of all rows; of the file only what that takes is read. `Any`: each column has its own type."""
         stored = ParquetFile(uri=file.uri, sha256=file.sha256, size=file.size)
-        return read_page(RemoteRows(self._objects, stored), columns, 0, sys.maxsize)
+        rows = io.BufferedReader(RemoteRows(self._objects, stored), BUFFER_BYTES)
+        return read_page(rows, columns, 0, sys.maxsize, has_all=True)
 
 
 def _file(stored: StoredObject) -> ArchiveFile | None:

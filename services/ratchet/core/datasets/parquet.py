@@ -76,6 +76,7 @@ class RowWriter(Generic[R]):
             path,
             self._schema,
             compression="zstd",
+            write_page_checksum=True,
             # Log-probabilities compress by their bytes; a dictionary of them is larger than they are.
             use_dictionary=[name for name in self._schema.names if f"{name}.list.element" not in numbers],
             use_byte_stream_split=numbers,
@@ -127,15 +128,21 @@ def read_rows(path: Path, kind: type[R], *, without: Collection[str] = (), as_ar
                     next(place)
 
 
-def read_page(file: IO[bytes] | io.RawIOBase, columns: Sequence[str], offset: int, limit: int) -> list[dict[str, Any]]:
-    """Some columns of some rows, as they are stored: lists are JSON text. Of the file only what that takes is read.
+def read_page(
+    file: IO[bytes] | io.RawIOBase, columns: Sequence[str], offset: int, limit: int, *, has_all: bool = False
+) -> list[dict[str, Any]]:
+    """Some columns of some rows, as they are stored: lists are JSON text. Of the file only what that takes is read, and
+    verified page by page.
 
-    `Any`: each column has its own type. Raises `Rejected` when the file does not hold such rows.
+    `Any`: each column has its own type. Raises `Rejected` when the file does not hold such rows; with `has_all` also
+    when it lacks a column, which is None else.
     """
     rows: list[dict[str, Any]] = []
     with _readable("rows", count(offset + 1)):
-        stored: Any = _PARQUET.ParquetFile(file)
+        stored: Any = _PARQUET.ParquetFile(file, page_checksum_verification=True)
         names = [name for name in columns if name in stored.schema_arrow.names]
+        if has_all and (lacking := {*columns} - {*names}):
+            raise Rejected(f"the file lacks the columns {', '.join(sorted(lacking))}")
         absent = dict.fromkeys(columns)
         first = 0
         for group in range(stored.num_row_groups):

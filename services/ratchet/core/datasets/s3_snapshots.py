@@ -8,7 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -182,9 +182,10 @@ class RemoteRows(io.RawIOBase):
         self._place = max(0, start + offset)
         return self._place
 
-    def read(self, size: int = -1) -> bytes:
-        left = max(0, self._file.size - self._place)
-        most = left if size < 0 else min(size, left)
+    def readinto(self, buffer: Any, /) -> int:  # `Any`: a buffer has no type in Python 3.11
+        into = memoryview(buffer)
+        most = min(len(into), max(0, self._file.size - self._place))
         part = self._objects.get_part(self._file.uri, self._place, most) if most else b""
+        into[: len(part)] = part
         self._place += len(part)
-        return part
+        return len(part)

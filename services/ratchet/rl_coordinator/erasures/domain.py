@@ -28,8 +28,8 @@ UNREACHABLE = (
     "pairs and feedback that name no trajectory and no user",
     "numbers of calls, with the id of their run, and ids of pairs that a rater skipped",
     "messages that cannot be read, which name no one",
-    "sub-agents and further conversations of a run that name none of theirs: those in the archive, and those in another"
-    " role",
+    "sub-agents and further conversations, in another role, of a run, where they name none of theirs",
+    "files of the archive that are damaged, named in `damaged`",
 )
 """What no command can remove, as every receipt says."""
 

@@ -15,7 +15,7 @@ import asyncio
 import base64
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import groupby
@@ -35,17 +35,19 @@ from ratchet.core.contract.erasure import (
     ASKED,
     DONE,
     ERASURES,
+    MOST_DAMAGED,
     REMOVED,
     SESSION,
     TRAJECTORY,
     USER,
     Erasure,
 )
-from ratchet.core.datasets.archives import Archives, Person
-from ratchet.core.errors import InvalidMessage, NotFound
+from ratchet.core.datasets.archives import Archives, Pairs, Person
+from ratchet.core.errors import InvalidMessage
 from ratchet.core.rules.erasing import Erasures, Names, names_in
 from ratchet.core.stores.erased import KEYS, Erased
 from ratchet.trajectory_collector import metrics
+from ratchet.trajectory_collector.archiving import erase_archived
 from ratchet.trajectory_collector.clickhouse_ledger import Ledger
 from ratchet.trajectory_collector.erasing.tombstones import Tombstones, own_pairs_of, pairs_of
 from ratchet.trajectory_collector.generations import Generations
@@ -57,7 +59,12 @@ log = structlog.get_logger()
 DEAD_LETTERS = "RL_DEADLETTERS"
 JUDGES_ANSWERS = f"{BUCKET}judgements"
 """Of the reward computer: a cache, which the collector empties and does not read."""
-MEMBERS: Mapping[str, Person] = {USER: "user_ref", SESSION: "session_id", AGENT: "agent_id"}
+MEMBERS: Mapping[str, Person] = {
+    USER: "user_ref",
+    SESSION: "session_id",
+    AGENT: "agent_id",
+    TRAJECTORY: "trajectory_id",
+}
 CHECKED_S = 600.0
 AT_ONCE = 10_000
 """Places of rows that are written to the ledger together."""
@@ -103,12 +110,14 @@ class Eraser:
 
     async def _begin_anew(self) -> None:
         """Now and then: once more where ids are gone, because the warehouse was restored, or where some came with what
-        was late: more of their run may be stored."""
+        was late: more of their run may be stored; or where a file is gone or whole again that was damaged."""
         if self._checked and self.monotonic() - self._checked[-1] < CHECKED_S:
             return
         counts = await self.erased.counts()
         for erasure in await self.tombstones.look():
-            if erasure.phase in (REMOVED, DONE) and counts.get(erasure.erasure_id, 0) != erasure.ids:
+            if erasure.phase not in (REMOVED, DONE):
+                continue
+            if counts.get(erasure.erasure_id, 0) != erasure.ids or await self._has_changed(erasure.damaged):
                 await self._change(erasure, lambda now: msgspec.structs.replace(now, phase=ASKED))
         self._checked[:] = [self.monotonic()]
 
@@ -130,31 +139,33 @@ class Eraser:
             await self._remove_messages(stream, Erasures(erasures), owners, removed)
         for erasure in erasures:
             await self._settle_rows(erasure)
-        for erasure_id, rows in (await self.erased.remove_rows([*removed])).items():
-            ids = await self.erased.ids(erasure_id)
-            archived = await asyncio.to_thread(self._erase_archived, ids)
-            removed[erasure_id] += rows + Counter(archive=archived)
+        rows = await self.erased.remove_rows([*removed])
+        for erasure in erasures:
+            ids = await self.erased.ids(erasure.erasure_id)
+            archived = await self._erase_archived(erasure, ids)
+            removed[erasure.erasure_id] += rows[erasure.erasure_id] + Counter(archive=archived)
         await self.streams.purge(JUDGES_ANSWERS)
         for erasure in erasures:
             await self._note(erasure, listed[erasure.erasure_id], removed[erasure.erasure_id])
 
     async def _list_archived(self, erasure: Erasure) -> None:
-        """List the ids of what has left the tables."""
-        pairs = await asyncio.to_thread(self._archived, erasure)
+        """List the ids of what has left the tables, and of what belongs to it there."""
+        known = await self.erased.ids(erasure.erasure_id)
+        pairs = await asyncio.to_thread(self.archives.ids_of, MEMBERS[erasure.kind], erasure.ref, known)
         own = {pair for pair in pairs if erasure.role in (None, pair[0])}
         await self.erased.add(erasure.erasure_id, own, self.now())
 
-    def _archived(self, erasure: Erasure) -> set[tuple[str, str]]:
-        with suppress(NotFound):  # there is no bucket before the first object
-            if erasure.kind == TRAJECTORY:
-                return {(file.folder.role, erasure.ref) for file in self.archives.files()}
-            return self.archives.ids_of(MEMBERS[erasure.kind], erasure.ref)
-        return set()
+    async def _erase_archived(self, erasure: Erasure, ids: Pairs) -> int:
+        """Remove the rows of the archive, and note the files that cannot be read; the number of rows."""
+        done = await erase_archived(self.archives, self.erased, ids, erasure.role)
+        damaged = done.damaged[:MOST_DAMAGED]
+        if damaged != erasure.damaged:
+            await self._change(erasure, lambda now: msgspec.structs.replace(now, damaged=damaged))
+        return done.rows
 
-    def _erase_archived(self, ids: set[tuple[str, str]]) -> int:
-        with suppress(NotFound):
-            return self.archives.erase(ids)
-        return 0
+    async def _has_changed(self, damaged: Sequence[str]) -> bool:
+        """Whether one of some damaged files of the archive is gone, or can be read."""
+        return bool(damaged) and [*damaged] != await asyncio.to_thread(self.archives.damaged, damaged)
 
     async def _remove_messages(
         self,

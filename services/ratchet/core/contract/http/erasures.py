@@ -74,6 +74,8 @@ class ErasureOut(Answer, frozen=True, kw_only=True):
     removed: dict[str, int]
     """By place, what was removed: messages of a stream, rows of a table, objects below a prefix. It was more where a
     crash came between."""
+    damaged: list[str]
+    """Files of the archive that cannot be read, which were left as they are."""
     removed_at: Instant | None
     done_at: Instant | None
     snapshots: list[RewrittenSnapshotOut]
