@@ -22,7 +22,7 @@ from ratchet.core.preferences.clickhouse_stored import Selection, StoredPreferen
 from ratchet.core.service.settings import SharedSettings
 from ratchet.trajectory_collector.clickhouse_facts import Facts
 from ratchet.trajectory_collector.rows import TABLES, row_of
-from tests.integration.test_reward_computer import build, loop, opinions_in, rewards, settings_of
+from tests.integration.test_reward_computer import build, loop, opinions_in, rewards, schemas_met, settings_of
 from tests.support.consuming import messages_of
 from tests.support.messages import AT, trajectory
 from tests.support.preferences import preferred
@@ -147,6 +147,7 @@ async def test_stream_deleted_under_traffic_costs_no_reward_and_no_opinion(
             return [len(opinions_in(reward)) for reward in judged] == [1] * len(names)
 
         await eventually(all_opinions, 60)
+        await eventually(partial(schemas_met, bus), 60)  # a bucket that was deleted is filled again
         first = [reward.trajectory_id for reward in await rewards(warehouse) if reward.revision == 0]
         assert sorted(first) == sorted(trajectory(name).trajectory_id for name in names)
 

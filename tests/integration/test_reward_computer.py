@@ -53,10 +53,10 @@ async def loop(shared: SharedSettings) -> AsyncIterator[tuple[Bus, Warehouse]]:
     collector = build_collector(collector_of(shared), tuning=QUICK)
     async with connected(shared) as bus, prepared_warehouse(shared) as warehouse, running_app(collector):
         yield bus, warehouse
-        assert await eventually(partial(_schemas_met, bus), 30)
+        assert await eventually(partial(schemas_met, bus), 30)
 
 
-async def _schemas_met(bus: Bus) -> set[str]:
+async def schemas_met(bus: Bus) -> set[str]:
     """The schemas of the baselines with a cursor among them; none until a bucket that a test deleted has one again."""
     try:
         met = await check_buckets(bus, BASELINES)
