@@ -31,7 +31,7 @@ def answer_to(body: dict[str, Any]) -> str:
     return f"Order #{number} left the warehouse." if NUMBERED in messages[0]["content"] else "It left the warehouse."
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1300)
 async def test_a_better_prompt_meets_a_share_of_the_traffic(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -44,7 +44,7 @@ async def test_a_better_prompt_meets_a_share_of_the_traffic(
         async with providing(provider) as url:
             monkeypatch.setenv("RATCHET_UPSTREAM_URL_OPENAI", url)
             monkeypatch.setenv("OPENAI_API_KEY", provider.key)
-            code = await asyncio.to_thread(walk, page, work, 500)
+            code = await asyncio.to_thread(walk, page, work, 1200)
             printed = capfd.readouterr().out
             assert code == 0, printed
             stack = read_record(work / ".ratchet")
