@@ -27,7 +27,7 @@ from ratchet.core.stores.warehouse import Warehouse
 from ratchet.trajectory_collector import app as collector_app
 from ratchet.trajectory_collector.settings import Settings, Tuning
 from tests.support.messages import AT, trajectory, trajectory_end, turn
-from tests.support.running import connected, prepared_warehouse, running_app
+from tests.support.running import connected, prepared_objects, prepared_warehouse, running_app
 
 QUICK = Tuning(
     ack_wait_s=2.0, audit_interval_s=0.1, assembly_patience_s=5.0, erasure_interval_s=0.05, erasure_settle_s=0.5
@@ -123,6 +123,7 @@ def test_every_table_is_known_to_hold_words_or_none() -> None:
 
 
 async def test_person_is_erased_and_another_one_stays(shared_settings: SharedSettings) -> None:
+    objects = prepared_objects(shared_settings)
     async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
         async with running_app(build(settings_of(shared_settings))):
             opinion, *_ = (one for one in messages_of(ANNA, "two") if isinstance(one, Feedback))
@@ -130,10 +131,14 @@ async def test_person_is_erased_and_another_one_stays(shared_settings: SharedSet
             await bus.publish_all([on_hers, *messages_of(ANN, "one"), *messages_of(ANNA, "two")])
             await eventually(lambda: complete(warehouse, ANN, ANNA), 30)
             before = await rows_with(warehouse, f"{PROBE} {ANNA}")
+            key = f"archive/turns/role=support/day=2026-01-01/{'0' * 64}.parquet"
+            client, bucket = objects._client, objects._bucket  # pyright: ignore[reportPrivateUsage]
+            client.put_object(Bucket=bucket, Key=key, Body=b"PAR1 cut off")
             done = await erased(bus, erasure_of(USER, ANN))
             assert await rows_with(warehouse, f'{PROBE} {ANN}"') == {}
             assert await rows_with(warehouse, f"{PROBE} {ANNA}") == before
             assert done.removed["RL_TRAJECTORIES"] == done.removed["trajectories"] == 3
+            assert done.damaged == [f"s3://{bucket}/{key}"]
             await eventually(lambda: balanced(warehouse, 15), 30)
         assert await messages_with(bus, f'{PROBE} {ANN}"') == 0
         assert await messages_with(bus, f"{PROBE} {ANNA}") == 6
