@@ -15,6 +15,7 @@ import nats.errors
 from ratchet.bus.connection import Bus
 from ratchet.bus.envelope import Record, unseal
 from ratchet.bus.publisher import ACK_DEADLINE_S
+from ratchet.bus.pull_consumer import handed_out
 from ratchet.core.errors import BusUnavailable, Conflict
 
 _OTHER_IS_NEWEST = {10071, 10164}
@@ -33,15 +34,10 @@ async def newest(bus: Bus, subject: str) -> Newest | None:
     """The newest message of a subject; None where its stream has none. Raises `BusUnavailable`."""
     stream = bus.contracts.topic_of(subject).stream
     bus.used.add(stream)
-    try:
-        answer = await bus.nc.request(f"{bus.nc.api}.DIRECT.GET.{stream}.{subject}", timeout=ACK_DEADLINE_S)
-    except (nats.errors.Error, TimeoutError, OSError) as error:
-        raise BusUnavailable(f"{stream} does not answer: {error or type(error).__name__}") from error
-    headers = answer.headers or {}
-    if headers.get("Status") == "404":
+    answer = await handed_out(bus.nc, f"{stream}.{subject}")
+    if answer is None:
         return None
-    if "Nats-Sequence" not in headers:
-        raise BusUnavailable(f"{stream} does not answer: {headers.get('Description', 'no message came')}")
+    headers = answer.headers or {}
     return Newest(int(headers["Nats-Sequence"]), unseal(headers, answer.data))
 
 

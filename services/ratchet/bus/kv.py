@@ -18,7 +18,7 @@ from nats.js.kv import KeyValue
 from ratchet.bus.connection import BUCKET, Bus
 from ratchet.bus.message import decode, mismatch
 from ratchet.bus.ordered_reader import OrderedReader
-from ratchet.bus.pull_consumer import ANSWER_S
+from ratchet.bus.pull_consumer import handed_out
 from ratchet.core.errors import BusUnavailable, Conflict, Rejected, Unreadable
 
 log = structlog.get_logger()
@@ -235,18 +235,9 @@ class Bucket(Generic[V]):
 
 
 async def has_key(bus: Bus, bucket: str, key: str) -> bool:
-    """Whether a bucket has a value under a key: for programs that may look keys up by name, and read nothing else.
-
-    Raises `BusUnavailable`, also where the program may not ask.
-    """
-    question = f"{bus.nc.api}.DIRECT.GET.{BUCKET}{bucket}.$KV.{bucket}.{key}"
-    with _classified(f"{bucket}/{key}"):
-        async with asyncio.timeout(ANSWER_S):
-            answer = await bus.nc.request(question, timeout=ANSWER_S)
-    status = (answer.headers or {}).get("Status")
-    if status not in (None, "404"):
-        raise BusUnavailable(f"the broker does not look up {bucket}/{key}: {status}")
-    return status is None and not is_marker(answer)
+    """Whether a bucket has a value under a key. Raises `BusUnavailable`, also where the program may not ask."""
+    newest = await handed_out(bus.nc, f"{BUCKET}{bucket}.$KV.{bucket}.{key}")
+    return newest is not None and not is_marker(newest)
 
 
 def is_marker(message: Msg) -> bool:

@@ -277,14 +277,22 @@ async def oldest_s(nc: Connection, stream: str, consumer: str) -> float:
 
 async def stored_at(nc: Connection, stream: str, sequence: int, subject: str) -> datetime | None:
     """When the first message of a subject was stored, from a sequence on; None without one. Raises `BusUnavailable`."""
-    question = msgspec.json.encode({"seq": sequence, "next_by_subj": subject})
+    answer = await handed_out(nc, stream, msgspec.json.encode({"seq": sequence, "next_by_subj": subject}))
+    return answer and msgspec.convert((answer.headers or {})["Nats-Time-Stamp"], datetime)
+
+
+async def handed_out(nc: Connection, place: str, question: bytes = b"") -> Msg | None:
+    """A message of a stream, as it was asked for, or the newest of a `<stream>.<subject>`; None without one. Raises
+    `BusUnavailable`, also where the program may not ask."""
     try:
         async with asyncio.timeout(ANSWER_S):
-            answer = await nc.request(f"{nc.api}.DIRECT.GET.{stream}", question, timeout=ANSWER_S)
-    except (nats.errors.Error, TimeoutError) as error:
-        raise BusUnavailable(f"{stream} does not hand out {sequence}: {error!r}") from error
-    at = (answer.headers or {}).get("Nats-Time-Stamp")
-    return None if at is None else msgspec.convert(at, datetime)
+            answer = await nc.request(f"{nc.api}.DIRECT.GET.{place}", question, timeout=ANSWER_S)
+    except (nats.errors.Error, TimeoutError, OSError) as error:
+        raise BusUnavailable(f"{place} does not answer: {error or type(error).__name__}") from error
+    headers = answer.headers or {}
+    if "Nats-Sequence" not in headers and headers.get("Status") != "404":
+        raise BusUnavailable(f"{place} does not answer: {headers.get('Description', 'no message came')}")
+    return answer if "Nats-Sequence" in headers else None
 
 
 async def ask(nc: Connection, question: str, kind: type[S], body: dict[str, int] | None = None) -> S:

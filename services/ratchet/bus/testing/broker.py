@@ -95,7 +95,8 @@ class FakeConnection:
             if of:
                 return self._broker.held(stream).newest_of(of)
             at = self._broker.held(stream).stored_from(**msgspec.json.decode(question))
-            return Answer(b"", {"Status": "404"} if at is None else {"Nats-Time-Stamp": at.isoformat()})
+            stored = {"Nats-Sequence": "1", "Nats-Time-Stamp": at.isoformat()} if at is not None else {"Status": "404"}
+            return Answer(b"", stored)
         what, name = ([*subject.removeprefix("$JS.API.").split(".INFO."), ""])[:2]
         if what == "STREAM.NAMES":
             names = [*self._broker.streams, *(f"{BUCKET}{bucket}" for bucket in self._broker.contracts.buckets)]
