@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from ratchet.core.contract.erasure import AGENT, SESSION, USER
@@ -51,12 +52,22 @@ class OptOutRoutes:
         ref = asked.name if asked.kind != USER else user_ref(self.user_key, asked.name)
         if ref is None:
             raise BadRequest("this gateway knows no users: RATCHET_GATEWAY_USER_KEY is not set", param=USER)
-        by = f"{request.caller.actor()} at the gateway"
-        sent = self.unrecorded.send(asked.kind, ref, asked.role or EVERY_ROLE, is_over=is_over, by=by)
+        by, role = f"{request.caller.actor()} at the gateway", asked.role or EVERY_ROLE
+        covers = partial(self.unrecorded.known.covers, role, [(asked.kind, ref)])
+        was_opted_out = covers()
+        sent = self.unrecorded.send(asked.kind, ref, role, is_over=is_over, by=by)
         if sent is None:
             raise Unavailable("the gateway has no room for this: try again in a moment", code="busy")
         key = key_of(sent)
-        return json_response(OptOutTaken(key=key, kind=asked.kind, role=_shown(key), opted_out=not is_over), 202)
+        taken = OptOutTaken(
+            key=key,
+            kind=asked.kind,
+            ref=ref,
+            role=_shown(key),
+            opted_out=covers(),
+            was_opted_out=was_opted_out,
+        )
+        return json_response(taken, 202)
 
 
 class _Asked(NamedTuple):

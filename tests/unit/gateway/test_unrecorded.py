@@ -175,6 +175,21 @@ async def test_key_opts_out_in_its_own_role_alone(tmp_path: Path) -> None:
                 await posted(here, "/v1/opt-outs", agent, user="mia", **role)
 
 
+async def test_opting_in_answers_what_it_changes(tmp_path: Path) -> None:
+    async with alone(tmp_path) as here:
+
+        async def answered(path: str, **body: str) -> tuple[bool, bool]:
+            taken = await posted(here, path, **body)
+            assert taken["ref"] == user_ref(USER_KEY, body["user"])
+            return taken["was_opted_out"], taken["opted_out"]
+
+        assert await answered("/v1/opt-ins", user="mia") == (False, False)
+        assert await answered("/v1/opt-outs", user="mia") == (False, True)
+        assert await answered("/v1/opt-ins", user="mia", role="support") == (True, True), "by that of every role"
+        assert await answered("/v1/opt-ins", user="mia") == (True, False)
+        assert await answered("/v1/opt-ins", user="mia") == (False, False)
+
+
 async def test_who_opted_out_is_sent_as_a_keyed_hash(tmp_path: Path) -> None:
     async with alone(tmp_path) as here:
         await posted(here, "/v1/opt-outs", user="mia@example.com")

@@ -87,9 +87,14 @@ class OptOutTaken(Answer, frozen=True, kw_only=True):
     """Names the entry, and not whom it is about."""
     kind: str
     """`user`, `session` or `agent`."""
+    ref: str
+    """What `ratchet erase` takes: of a user the keyed hash, else the id."""
     role: str | None
     """Null: every role."""
     opted_out: bool
+    """Whether it is opted out of this now: after an opt-in to one role, by the entry of every role."""
+    was_opted_out: bool
+    """Whether it was before, as far as this gateway knew."""
 
 
 class KeptOptOut(Answer, frozen=True, kw_only=True):
