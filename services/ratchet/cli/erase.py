@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,19 +19,31 @@ from ratchet.cli.waiting import Timeout, Waiting, goes_on, require_wait, until
 from ratchet.core.contract.erasure import AGENT, AWAITS_APPROVAL, DONE, SESSION, TRAJECTORY, USER
 from ratchet.core.contract.http.erasures import ErasureOut, ReceiptOut
 from ratchet.core.errors import Rejected
+from ratchet.core.rules.texts import USER_REF, user_ref
 
 app = typer.Typer()
+
+USER_KEY = "RATCHET_GATEWAY_USER_KEY"
+HOW = "`ratchet optout add --user NAME` prints the ref, and exports have it as user_ref"
 
 
 @app.command()
 def erase(
-    user: Annotated[str | None, typer.Option(metavar="REF", help="A user: the keyed hash `user_ref`.")] = None,
+    user: Annotated[
+        str | None, typer.Option(metavar="REF", help="A user, by the `user_ref` that `ratchet optout add` prints.")
+    ] = None,
+    user_name: Annotated[
+        str | None, typer.Option(metavar="NAME", help=f"A user, by name: with the gateways' {USER_KEY} set here.")
+    ] = None,
     session: Annotated[str | None, typer.Option(metavar="ID", help="A session.")] = None,
     agent: Annotated[str | None, typer.Option(metavar="ID", help="An agent.")] = None,
     trajectory: Annotated[str | None, typer.Option(metavar="ID", help="A trajectory, by its whole id.")] = None,
     receipt: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Carry the erasure of a receipt out again: after a restore.")
     ] = None,
+    unverified: Annotated[
+        bool, typer.Option("--unverified", help="Take a receipt that this installation's key has not signed.")
+    ] = False,
     role: Annotated[
         str | None, typer.Option(help="Only of this role.", callback=checked_role, autocompletion=complete_role)
     ] = None,
@@ -51,9 +64,10 @@ def erase(
     anew without them, and policies that learned from them are named with how much of their data it was.
     """
     require_wait(timeout, wait=wait)
-    named = {USER: user, SESSION: session, AGENT: agent, TRAJECTORY: trajectory}
-    body = asked_for(named, receipt, role, retrain=retrain)
     endpoints = locate(directory)
+    by_name = None if user_name is None else ref_of(endpoints, user_name)
+    named = [(USER, user), (USER, by_name), (SESSION, session), (AGENT, agent), (TRAJECTORY, trajectory)]
+    body = {**asked_for(named, receipt, role), "retrain": retrain, "unverified": unverified}
     path = f"/v1/erasures?dry_run={str(dry_run).lower()}"
     erasure = post(endpoints, "coordinator", path, ErasureOut, body)
     if dry_run:
@@ -68,26 +82,35 @@ def erase(
         raise typer.Exit(ExitCode.PARTLY)
 
 
-def asked_for(named: dict[str, str | None], receipt: Path | None, role: str | None, *, retrain: bool) -> dict[str, Any]:
-    """The body of the request: `Any`, JSON. Raises `typer.BadParameter` unless exactly one thing is named."""
-    given = [(kind, ref) for kind, ref in named.items() if ref is not None]
+def ref_of(endpoints: Endpoints, name: str) -> str:
+    """The `user_ref` of a name. Raises `Rejected` where the key is not known here."""
+    ref = user_ref(endpoints.env.get(USER_KEY) or None, name)
+    if ref is None:
+        raise Rejected(f"--user-name needs {USER_KEY} here, as the gateways have it; {HOW}")
+    return ref
+
+
+def asked_for(named: Sequence[tuple[str, str | None]], receipt: Path | None, role: str | None) -> dict[str, Any]:
+    """The body of the request: `Any`, JSON. Raises `typer.BadParameter` unless exactly one thing is named, and
+    `Rejected` for what is no `user_ref`."""
+    given = [(kind, ref) for kind, ref in named if ref is not None]
     if len(given) + (receipt is not None) != 1:
-        raise typer.BadParameter("name one of --user, --session, --agent, --trajectory and --receipt")
+        raise typer.BadParameter("name one of --user, --user-name, --session, --agent, --trajectory and --receipt")
     if receipt is not None:
-        return {**of_receipt(receipt), "retrain": retrain}
+        return of_receipt(receipt)
     kind, ref = given[0]
-    return {"kind": kind, "ref": ref, "role": role, "retrain": retrain}
+    if kind == USER and not USER_REF.fullmatch(ref):
+        raise Rejected(f"{ref[:80]!r} is no `user_ref` (64 hexadecimal digits): --user-name takes a name; {HOW}")
+    return {"kind": kind, "ref": ref, "role": role}
 
 
 def of_receipt(path: Path) -> dict[str, Any]:
-    """The erasure that a receipt is about. Raises `Rejected` for another file."""
+    """The erasure that a receipt is about, and the receipt. Raises `Rejected` for another file."""
     document: Any = json_file(path)
     try:
-        signed = document.get("receipt", document)
-        text = signed["receipt"] if isinstance(signed, dict) else signed
-        erasure = decode(text)["erasure"]
-        members = ("kind", "ref", "erasure_id", "asked_at")
-        return {**{member: erasure[member] for member in members}, "role": erasure.get("role")}
+        signed = document["receipt"] if isinstance(document["receipt"], dict) else document
+        erasure = decode(signed["receipt"])["erasure"]
+        return {"kind": erasure["kind"], "ref": erasure["ref"], "role": erasure.get("role"), "receipt": signed}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise Rejected(f"{path} is no receipt of an erasure: {error}") from error
 

@@ -15,7 +15,7 @@ from ratchet.bus.testing import FakeBroker, FakeBus
 from ratchet.core.contract.erasure import ASKED, DONE, ERASURES, REMOVED, USER, Erasure, RewrittenSnapshot
 from ratchet.core.contract.policy_manifest import PolicyManifest
 from ratchet.core.contract.snapshot import Row
-from ratchet.core.errors import BusUnavailable
+from ratchet.core.errors import BadRequest, BusUnavailable
 from ratchet.core.rules.erasing import CLOCKS
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.stores.erasures import KnownErasures, ask_erasure
@@ -112,6 +112,17 @@ def test_receipt_that_was_changed_is_not_ours(tmp_path: Path) -> None:
     (path,) = tmp_path.glob("*.json")
     path.write_text(path.read_text().replace("mia", "eva"))
     assert receipts.kept() == []
+
+
+def test_receipt_of_another_key_is_read_in_words_alone(tmp_path: Path) -> None:
+    ours, theirs = Receipts(tmp_path / "ours"), Receipts(tmp_path / "theirs")
+    receipt = theirs.keep(erasure())
+    assert ours.read(ours.keep(erasure())) == ours.read(receipt, unverified=True) == erasure()
+    for false in (receipt, replace(receipt, signature="c2hvcnQ="), replace(receipt, signature="not base64")):
+        with pytest.raises(BadRequest):
+            ours.read(false)
+    with pytest.raises(BadRequest, match="no receipt"):
+        ours.read(replace(receipt, receipt="{}"), unverified=True)
 
 
 @pytest.mark.parametrize(("later", "known"), [(CLOCKS, True), (CLOCKS + timedelta(seconds=1), False)])

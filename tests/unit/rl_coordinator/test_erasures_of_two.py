@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
+from msgspec.structs import replace
 
 from ratchet.bus.kv import Bucket
+from ratchet.bus.message import named_id
 from ratchet.bus.testing import FakeBroker, FakeBus
 from ratchet.core.contract.erasure import ASKED, AWAITS_APPROVAL, ERASURES, Erasure
 from ratchet.core.rules.access import ANYONE, Caller
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.control_api import ControlApi
 from ratchet.core.stores.erasures import ask_erasure
+from ratchet.rl_coordinator.erasures.receipts import Receipts
 from ratchet.rl_coordinator.http.erasures import WAITS, ErasureRoutes
 from tests.support.callers import called_by
 from tests.support.messages import AT
@@ -22,15 +27,23 @@ ADA, BOB, ADA_AGAIN = (
     Caller(f"key_000000000{n}", name, frozenset({"admin"})) for n, name in enumerate(("ada", "bob", "ada"))
 )
 UNUSED: Any = None
+SESSION = Erasure(
+    erasure_id="01a224cd-ff44-7720-a4be-24a84c5fc31c",
+    kind="session",
+    ref="s-1",
+    asked_by="gateway",
+    asked_at=AT,
+    phase=ASKED,
+)
 
 
 class People:
     """The routes, and the people who ask."""
 
-    def __init__(self) -> None:
+    def __init__(self, receipts: Any = UNUSED) -> None:
         self.now, self.bus = AT, FakeBus(FakeBroker(load_contracts()))
         self.api = ControlApi("Coordinator", "", errors={})
-        ErasureRoutes(self.bus, UNUSED, UNUSED, lambda: self.now, four_eyes=True).add_to(self.api)
+        ErasureRoutes(self.bus, UNUSED, receipts, lambda: self.now, four_eyes=True).add_to(self.api)
 
     async def ask(self, who: Caller, **body: Any) -> tuple[int, dict[str, Any]]:
         transport = httpx.ASGITransport(called_by(self.api, who))
@@ -51,11 +64,31 @@ async def test_erasure_begins_once_another_person_asks_for_the_same() -> None:
     assert begun["asked_by"] == "ada (key_0000000000), approved by bob (key_0000000001)"
 
 
-async def test_approval_is_of_no_more_than_was_asked_for() -> None:
-    people = People()
+def of_receipt(receipts: Receipts, **changes: Any) -> dict[str, Any]:
+    """The request of a receipt."""
+    signed = receipts.keep(replace(SESSION, **changes))
+    return {"ref": changes.get("ref", "s-1"), "receipt": msgspec.to_builtins(signed)}
+
+
+async def test_receipt_of_another_key_or_erasure_is_refused(tmp_path: Path) -> None:
+    ours, theirs = Receipts(tmp_path / "ours"), Receipts(tmp_path / "theirs")
+    people = People(ours)
+    status, refused = await people.ask(ADA, **of_receipt(theirs))
+    assert (status, "`--unverified`" in refused["error"]["message"]) == (400, True)
+    assert (await people.ask(ADA, **of_receipt(ours) | {"ref": "s-2"}))[0] == 400
+    status, again = await people.ask(ADA, **of_receipt(ours))
+    assert (status, again["erasure_id"], again["asked_at"]) == (201, SESSION.erasure_id, "2026-01-05T12:00:00Z")
+    taken = await people.ask(ADA, unverified=True, **of_receipt(theirs, ref="s-3", erasure_id=named_id("other")))
+    assert (taken[0], taken[1]["ref"]) == (201, "s-3")
+
+
+async def test_approval_is_of_no_more_than_was_asked_for(tmp_path: Path) -> None:
+    receipts = Receipts(tmp_path)
+    people = People(receipts)
     _, first = await people.ask(ADA, retrain=True)
     assert (await people.ask(BOB))[1]["phase"] == AWAITS_APPROVAL, "without the training"
-    assert (await people.ask(BOB, erasure_id=first["erasure_id"], ref="s-9"))[1]["phase"] == AWAITS_APPROVAL
+    other = of_receipt(receipts, erasure_id=first["erasure_id"], ref="s-9")
+    assert (await people.ask(BOB, **other))[1]["phase"] == AWAITS_APPROVAL
     assert (await people.ask(BOB, retrain=True))[1]["phase"] == ASKED
 
 
@@ -86,12 +119,4 @@ async def test_without_keys_nobody_is_a_second_person() -> None:
 async def test_erasure_that_a_program_asks_for_waits_for_nobody() -> None:
     people = People()
     await people.ask(ADA)
-    own = Erasure(
-        erasure_id="01a224cd-ff44-7720-a4be-24a84c5fc31c",
-        kind="session",
-        ref="s-1",
-        asked_by="gateway",
-        asked_at=AT,
-        phase=ASKED,
-    )
-    assert await ask_erasure(people.bus, own) == (own, True)
+    assert await ask_erasure(people.bus, SESSION) == (SESSION, True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import unicodedata
 import uuid
 
@@ -52,3 +53,7 @@ def user_ref(key: str | None, user: str | None) -> str | None:
     if key is None or user is None:
         return None
     return hmac.new(key.encode(), user.encode(), hashlib.sha256).hexdigest()
+
+
+USER_REF = re.compile(r"[0-9a-f]{64}")
+"""What `user_ref` makes; other producers may have other hashes."""

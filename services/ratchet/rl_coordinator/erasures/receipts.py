@@ -16,6 +16,7 @@ from nacl.exceptions import BadSignatureError
 from ratchet.bus.message import Value, decode
 from ratchet.core.contract.erasure import Erasure
 from ratchet.core.contract.http.erasures import ReceiptOut
+from ratchet.core.errors import BadRequest
 from ratchet.core.service.files import PRIVATE, write_whole
 from ratchet.core.service.signing_keys import signing_key
 from ratchet.rl_coordinator.erasures.domain import UNREACHABLE
@@ -58,12 +59,24 @@ class Receipts:
     def kept(self) -> list[Erasure]:
         """The erasures of all receipts that our key has signed; others are left alone."""
         erasures: list[Erasure] = []
-        key = signing_key(self.folder / KEY).verify_key
         for path in sorted(self.folder.glob("*.json")):
             try:
-                receipt = decode(path.read_bytes(), ReceiptOut)
-                key.verify(receipt.receipt.encode(), base64.b64decode(receipt.signature))
-                erasures.append(decode(receipt.receipt, Receipt).erasure)
-            except (msgspec.DecodeError, BadSignatureError, ValueError) as error:
+                erasures.append(self.read(decode(path.read_bytes(), ReceiptOut)))
+            except (msgspec.DecodeError, BadRequest) as error:
                 log.warning("a receipt is not ours", path=str(path), reason=str(error))
         return erasures
+
+    def read(self, receipt: ReceiptOut, *, unverified: bool = False) -> Erasure:
+        """The erasure of a receipt. Raises `BadRequest` unless our key has signed it, or `unverified`."""
+        try:
+            if not unverified:
+                signature = base64.b64decode(receipt.signature)
+                signing_key(self.folder / KEY).verify_key.verify(receipt.receipt.encode(), signature)
+            return decode(receipt.receipt, Receipt).erasure
+        except BadSignatureError as error:
+            ways = "`unverified` (`--unverified`) takes it all the same, as where the key was lost"
+            raise BadRequest(
+                f"another key than this installation's signed the receipt: {ways}", param="receipt"
+            ) from error
+        except (msgspec.DecodeError, ValueError) as error:
+            raise BadRequest(f"this is no receipt of an erasure: {error}", param="receipt") from error

@@ -16,7 +16,7 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
 from ratchet.core.contract.erasure import ASKED, AWAITS_APPROVAL, ERASURES, Erasure
 from ratchet.core.contract.http.erasures import NOT_ASKED, ErasureIn, ErasureOut, ErasuresOut, ReceiptOut
-from ratchet.core.errors import Conflict, NotFound
+from ratchet.core.errors import BadRequest, Conflict, NotFound
 from ratchet.core.rules.access import Caller, KeyScope
 from ratchet.core.service.control_api import ControlApi
 from ratchet.core.stores.erased import Erased
@@ -35,6 +35,8 @@ WRONG: Mapping[int, str] = {
 }
 WAITS = timedelta(days=1)
 """An erasure that no second person asked for by then is asked for anew."""
+SAME = ("kind", "ref", "role")
+"""Whose data it is."""
 UNKNOWN: Mapping[int, str] = {404: "There is no such erasure."}
 
 
@@ -67,13 +69,14 @@ class ErasureRoutes:
 
     async def ask_for_erasure(self, body: ErasureIn, asked: EraseIn, caller: Caller) -> tuple[int, ErasureOut]:
         """Erase all data of a user, session, agent or trajectory from every store, by ids alone."""
+        before = await self._of_receipt(body)
         erasure = Erasure(
-            erasure_id=body.erasure_id or str(uuid_utils.uuid7()),
+            erasure_id=before.erasure_id if before else str(uuid_utils.uuid7()),
             kind=body.kind,
             ref=body.ref,
             role=body.role,
             asked_by=caller.actor(),
-            asked_at=body.asked_at or self.now(),
+            asked_at=before.asked_at if before else self.now(),
             phase=NOT_ASKED if asked.dry_run else AWAITS_APPROVAL if self.four_eyes else ASKED,
             retrain=body.retrain,
         )
@@ -88,6 +91,15 @@ class ErasureRoutes:
             log.info("erasure asked for", erasure=known.erasure_id, kind=known.kind, actor=known.asked_by)
         return 201 if is_new else 200, erasure_out(known)
 
+    async def _of_receipt(self, body: ErasureIn) -> Erasure | None:
+        """The erasure that is carried out again. Raises `BadRequest` for a receipt that is not ours, or of another."""
+        if body.receipt is None:
+            return None
+        before = await asyncio.to_thread(self.receipts.read, body.receipt, unverified=body.unverified)
+        if any(getattr(before, name) != getattr(body, name) for name in SAME):
+            raise BadRequest("the receipt is of another erasure", param="receipt")
+        return before
+
     async def _seconded(self, known: Erasure, again: Erasure, caller: Caller) -> Erasure:
         """The erasure that waited, which begins where another caller asks for the same; asked anew after a day."""
 
@@ -96,7 +108,7 @@ class ErasureRoutes:
                 return stored or known
             if self.now() - stored.asked_at >= WAITS:
                 return msgspec.structs.replace(stored, asked_by=again.asked_by, asked_at=again.asked_at)
-            same = all(getattr(stored, name) == getattr(again, name) for name in ("kind", "ref", "role", "retrain"))
+            same = all(getattr(stored, name) == getattr(again, name) for name in (*SAME, "retrain"))
             if caller.is_named_in(stored.asked_by) or not same:
                 return stored
             both = f"{stored.asked_by}, approved by {again.asked_by}"

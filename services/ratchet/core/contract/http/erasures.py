@@ -8,10 +8,21 @@ import msgspec
 
 from ratchet.core.contract.erasure import KINDS, LONGEST_REF
 from ratchet.core.contract.http.answers import Answer, Instant
-from ratchet.core.contract.values import Role, Uuid, listed
+from ratchet.core.contract.values import Role, listed
 
 NOT_ASKED = "not_asked"
 """The phase of what `dry_run` shows."""
+
+
+class ReceiptOut(Answer, frozen=True, kw_only=True):
+    """What was erased, signed."""
+
+    receipt: str
+    """JSON, as it was signed."""
+    signature: str
+    """Ed25519 over the bytes of `receipt`, in base64."""
+    public_key: str
+    """The installation's, in base64."""
 
 
 class ErasureIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,10 +36,10 @@ class ErasureIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """In this role alone; absent: in every one."""
     retrain: bool = False
     """Train the stable policies anew that learned from it, and remove those afterwards."""
-    erasure_id: Uuid | None = None
-    """Of a receipt: the erasure is carried out again, under its own id."""
-    asked_at: Instant | None = None
-    """Of a receipt, with its id."""
+    receipt: ReceiptOut | None = None
+    """Carry the erasure of a receipt out again, with its id and time: after a restore."""
+    unverified: bool = False
+    """Take a receipt that another key has signed, or whose text was changed: where the installation's key was lost."""
 
 
 class RewrittenSnapshotOut(Answer, frozen=True, kw_only=True):
@@ -88,14 +99,3 @@ class ErasuresOut(Answer, frozen=True, kw_only=True):
     """All erasures, the newest first."""
 
     erasures: list[ErasureOut]
-
-
-class ReceiptOut(Answer, frozen=True, kw_only=True):
-    """What was erased, signed."""
-
-    receipt: str
-    """JSON, as it was signed."""
-    signature: str
-    """Ed25519 over the bytes of `receipt`, in base64."""
-    public_key: str
-    """The installation's, in base64."""
