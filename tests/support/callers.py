@@ -1,7 +1,8 @@
-"""Callers in front of an application, for tests of what lies behind the authentication, and keys in the bucket."""
+"""Callers in front of an application, keys in the bucket, and a coordinator that knows whose keys they are."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,8 +12,8 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
 from ratchet.core.contract.state import KEYS, Key
 from ratchet.core.rules.access import ANYONE, Caller, hash_of, new_key
-from ratchet.core.service.asgi import AsgiApp, Headers
-from ratchet.core.service.authentication import Authentication
+from ratchet.core.service.asgi import Answer, AsgiApp, Find, Handler, Headers, Request, json_response
+from ratchet.core.service.authentication import Authentication, session_of, unauthenticated
 
 
 def called_by(app: AsgiApp, caller: Caller = ANYONE) -> Authentication:
@@ -38,3 +39,21 @@ async def made(bus: Bus, *scopes: str, **members: Any) -> tuple[Key, str]:
     key = msgspec.convert({**given, **members}, Key)
     await Bucket(bus, KEYS, Key).put(key_id, key)
     return key, secret
+
+
+def coordinator_of(keys: Mapping[str, Sequence[str]]) -> Find:
+    """A coordinator that knows these keys, each with its scopes, and `open`, as where none are asked for."""
+
+    async def answer(request: Request) -> Answer:
+        key = (request.header(b"authorization") or "").removeprefix("Bearer ")
+        if key == "open":
+            return json_response(session_of(ANYONE))
+        if key not in keys:
+            raise unauthenticated("no API key")
+        return json_response(session_of(Caller("key_0000000000", "ada", frozenset(keys[key]))))
+
+    def find(method: str, path: str) -> Handler:
+        assert (method, path) == ("GET", "/v1/session")
+        return answer
+
+    return find

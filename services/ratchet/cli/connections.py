@@ -17,7 +17,7 @@ from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.exit_codes import NoStack
 from ratchet.core.contract.http.console import SessionOut
 from ratchet.core.errors import BusUnavailable, Forbidden, NotFound, Unavailable
-from ratchet.core.rules.access import Caller, KeyScope
+from ratchet.core.rules.access import ALL_ROLES, Caller, KeyScope, RoleSet
 
 if TYPE_CHECKING:
     from nats.js.api import RawStreamMsg
@@ -64,6 +64,16 @@ def reader_at(endpoints: Endpoints, role: str | None) -> Caller | None:
         if role is None and not caller.roles(KeyScope.VIEW).is_every:
             raise Forbidden(f"the key {caller.key_id} is for some roles, and this reads every role: name one (--role)")
     return caller
+
+
+def roles_at(endpoints: Endpoints, role: str | None = None) -> RoleSet:
+    """The roles of which the key may read what is stored; all of them while nothing knows the key. Raises `Rejected`
+    for a key that may read nothing, or nothing of the `role`."""
+    caller = caller_at(endpoints)
+    if caller is None:
+        return ALL_ROLES
+    caller.require(KeyScope.VIEW, role)
+    return caller.roles(KeyScope.VIEW)
 
 
 def caller_at(endpoints: Endpoints) -> Caller | None:
@@ -148,14 +158,19 @@ async def warehouse_of(settings: SharedSettings) -> AsyncGenerator[Warehouse]:
 
 def ask_warehouse(endpoints: Endpoints, question: Callable[[Warehouse], Awaitable[T]], role: str | None = None) -> T:
     """The warehouse's answer, of a role or of all. Raises `WarehouseUnavailable`, and as `settings_of` does."""
+    return asyncio.run(_answer(settings_of(endpoints, role), question))
 
-    settings = settings_of(endpoints, role)
 
-    async def ask() -> T:
-        async with warehouse_of(settings) as warehouse:
-            return await question(warehouse)
+def ask_of_roles(endpoints: Endpoints, question: Callable[[Warehouse, RoleSet], Awaitable[T]]) -> T:
+    """The answer of what is stored of the key's roles, which the question keeps to. Raises `WarehouseUnavailable`, and
+    as `roles_at` does."""
+    roles = roles_at(endpoints)
+    return asyncio.run(_answer(addresses_of(endpoints), lambda warehouse: question(warehouse, roles)))
 
-    return asyncio.run(ask())
+
+async def _answer(settings: SharedSettings, question: Callable[[Warehouse], Awaitable[T]]) -> T:
+    async with warehouse_of(settings) as warehouse:
+        return await question(warehouse)
 
 
 def objects_of(endpoints: Endpoints, role: str | None = None) -> Objects:
@@ -163,3 +178,11 @@ def objects_of(endpoints: Endpoints, role: str | None = None) -> Objects:
     from ratchet.core.stores.objects import Objects
 
     return Objects(settings_of(endpoints, role))
+
+
+def objects_of_roles(endpoints: Endpoints) -> tuple[Objects, RoleSet]:
+    """The object store, and the key's roles, to whose part of it a command keeps. Raises as `roles_at` does."""
+    from ratchet.core.stores.objects import Objects
+
+    roles = roles_at(endpoints)
+    return Objects(addresses_of(endpoints)), roles

@@ -16,7 +16,7 @@ import typer
 from ratchet.bus.message import encode
 from ratchet.cli.api import known_roles, post
 from ratchet.cli.audited import record_read
-from ratchet.cli.connections import objects_of, settings_of
+from ratchet.cli.connections import objects_of, objects_of_roles
 from ratchet.cli.data_options import snapshot_of, takes_data
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.ids import snapshot_named
@@ -41,8 +41,8 @@ from ratchet.core.datasets.domain.trl import TRAIN, Split, trl_records
 from ratchet.core.datasets.parquet import read_rows
 from ratchet.core.datasets.record_files import RECORD_FILES
 from ratchet.core.datasets.redacting import RedactionSummary, redacted_records
-from ratchet.core.datasets.s3_snapshots import Snapshots, decode_manifest
-from ratchet.core.errors import Conflict, MissingExtra, Rejected
+from ratchet.core.datasets.s3_snapshots import decode_manifest
+from ratchet.core.errors import Conflict, MissingExtra, NotFound, Rejected
 from ratchet.core.rules.algorithms import ALGORITHMS
 from ratchet.core.rules.model_hub import stay_local
 from ratchet.core.service.files import staged, write_whole
@@ -277,7 +277,7 @@ def document_of(snapshot: StoredSnapshot) -> dict[str, object]:
 
 def copy_snapshot(endpoints: Endpoints, snapshot: StoredSnapshot, directory: Path) -> None:
     """The manifest as it is stored, and the rows, both verified."""
-    objects, parquet = objects_of(endpoints), snapshot.manifest.parquet
+    objects, parquet = objects_of(endpoints, snapshot.manifest.role), snapshot.manifest.parquet
     record_rows(endpoints, snapshot)
     directory.mkdir(parents=True, exist_ok=True)
     write_whole(directory / MANIFEST, objects.get(snapshot.ref.uri, snapshot.ref.digest))
@@ -331,7 +331,11 @@ def find_snapshot(endpoints: Endpoints, job_or_uri: str) -> StoredSnapshot:
     Raises `typer.BadParameter`, `NotFound`, `Rejected` or `DigestMismatch`.
     """
     ref = snapshot_of(snapshot_named(endpoints, job_or_uri))
-    return StoredSnapshot(ref, Snapshots(objects_of(endpoints), settings_of(endpoints).s3_bucket).manifest(ref))
+    objects, roles = objects_of_roles(endpoints)
+    manifest = decode_manifest(objects.get(ref.uri, ref.digest), ref.uri)
+    if manifest.role not in roles:
+        raise NotFound(f"no such object: {ref.uri}")
+    return StoredSnapshot(ref, manifest)
 
 
 def record_rows(endpoints: Endpoints, snapshot: StoredSnapshot) -> None:
@@ -344,7 +348,7 @@ def write_rows(endpoints: Endpoints, snapshot: StoredSnapshot, file: Path) -> in
 
     Raises `Rejected` for rows that this version cannot write as lines.
     """
-    objects, parquet = objects_of(endpoints), snapshot.manifest.parquet
+    objects, parquet = objects_of(endpoints, snapshot.manifest.role), snapshot.manifest.parquet
     if file.suffix == ".parquet":
         record_rows(endpoints, snapshot)
         objects.get_file(parquet.uri, file, parquet.sha256)
@@ -363,7 +367,8 @@ def fetched_rows(endpoints: Endpoints, snapshot: StoredSnapshot) -> Generator[It
     with tempfile.TemporaryDirectory(prefix="ratchet-dataset-") as directory:
         rows = Path(directory) / PARQUET
         record_rows(endpoints, snapshot)
-        objects_of(endpoints).get_file(snapshot.manifest.parquet.uri, rows, snapshot.manifest.parquet.sha256)
+        parquet = snapshot.manifest.parquet
+        objects_of(endpoints, snapshot.manifest.role).get_file(parquet.uri, rows, parquet.sha256)
         yield read_rows(rows, kind)
 
 

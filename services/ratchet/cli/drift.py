@@ -22,7 +22,7 @@ def print_drift(endpoints: Endpoints, role: str | None, as_json: bool) -> None:
     """What is watched in the rewards of one role or of all. Raises `BusUnavailable`."""
 
     async def ask() -> list[RewardDrift]:
-        async with connected(settings_of(endpoints)) as bus:
+        async with connected(settings_of(endpoints, role)) as bus:
             return [drift for drift in await read_drift(bus) if role in (None, drift.role)]
 
     drift = asyncio.run(ask())

@@ -16,7 +16,7 @@ from ratchet.cli.options import HERE, AsJson, Directory, DryRun, TrajectoryArgum
 from ratchet.cli.output import errors, print_answer, print_dry_run
 from ratchet.cli.trajectories import roles_of
 from ratchet.core.contract.http.gateway import FeedbackTaken
-from ratchet.core.errors import NotFound, Rejected, Unavailable
+from ratchet.core.errors import Forbidden, NotFound, Rejected, Unavailable
 from ratchet.core.rules.texts import id_of_name
 
 app = typer.Typer()
@@ -105,7 +105,7 @@ def _known_role(endpoints: Endpoints, trajectory_id: str, role: str | None) -> t
     """
     try:
         stored = roles_of(endpoints, trajectory_id)
-    except Unavailable as error:
+    except (Unavailable, Forbidden) as error:
         return role, f"whether the trajectory is stored could not be looked up ({error})"
     if not stored:
         return role, f"nothing is stored under {trajectory_id} yet"

@@ -16,14 +16,16 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
+from ratchet.bus.message import decode
 from ratchet.cli.api import get, require_role
-from ratchet.cli.connections import objects_of, settings_of, warehouse_of
+from ratchet.cli.connections import addresses_of, objects_of_roles, roles_at, warehouse_of
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.output import console
 from ratchet.core.contract.http.console import TrajectoryBrief
 from ratchet.core.contract.http.jobs import JobOut, JobsOut
 from ratchet.core.contract.http.keys import KeysOut
 from ratchet.core.errors import NotFound, Rejected
+from ratchet.core.rules.access import ALL_ROLES, RoleSet
 from ratchet.core.rules.texts import id_of_name
 
 if TYPE_CHECKING:
@@ -47,11 +49,11 @@ _JOB = re.compile(r"[0-9A-Za-z_.-]+")
 _DIGITS = re.compile(rf"[0-9a-f]{{{LEAST},64}}")
 _TRAJECTORIES = """
 SELECT DISTINCT trajectory_id FROM (
-    SELECT trajectory_id FROM trajectories WHERE (trajectory_id >= {low:String} AND trajectory_id < {high:String})
-        OR trajectory_id = {named:String}
-    UNION ALL SELECT trajectory_id FROM turns WHERE (trajectory_id >= {low:String} AND trajectory_id < {high:String})
-        OR trajectory_id = {named:String}
-) ORDER BY trajectory_id != {named:String} LIMIT {most:UInt32}
+    SELECT role, trajectory_id FROM trajectories
+    WHERE (trajectory_id >= {low:String} AND trajectory_id < {high:String}) OR trajectory_id = {named:String}
+    UNION ALL SELECT role, trajectory_id FROM turns
+    WHERE (trajectory_id >= {low:String} AND trajectory_id < {high:String}) OR trajectory_id = {named:String}
+) WHERE match(role, {roles:String}) ORDER BY trajectory_id != {named:String} LIMIT {most:UInt32}
 """
 _AFTER_HEX = "g"
 """Follows every character of an id, so that a beginning with it ends the range of the ids that have the beginning."""
@@ -156,8 +158,11 @@ def snapshot_named(endpoints: Endpoints, text: str) -> str:
     try:
         job = get(endpoints, "coordinator", f"/v1/jobs/{job_named(endpoints, text)}", JobOut)
     except NotFound as error:
-        stored = objects_of(endpoints).find(f"snapshots/{text}") if _DIGITS.fullmatch(text) else []
-        uris = {uri.rsplit("/", 1)[-1].removesuffix(".json"): uri for uri in stored if uri.endswith(".json")}
+        objects, roles = objects_of_roles(endpoints)
+        stored = objects.find(f"snapshots/{text}") if _DIGITS.fullmatch(text) else []
+        manifests = [uri for uri in stored if uri.endswith(".json")]
+        own = [uri for uri in manifests if roles.is_every or decode(objects.get(uri))["role"] in roles]
+        uris = {uri.rsplit("/", 1)[-1].removesuffix(".json"): uri for uri in own}
         digest = only_one("snapshots", text, list(uris))
         if digest is None:
             raise no_job(text) from error
@@ -171,6 +176,7 @@ async def stored_trajectory(
     endpoints: Endpoints, text: str, role: str | None = None, *, answered: bool = False
 ) -> str | None:
     """The id of a trajectory, open or ended; None for a text that is neither an id nor begins that of a stored one.
+    What is not of the key's roles is as if it were not stored.
 
     `latest` is no evaluation, and with `answered` has an answer to a call. Raises `NotFound` without a newest one,
     `Rejected`, also for a name that begins the id of another trajectory, and `Unavailable`.
@@ -180,10 +186,11 @@ async def stored_trajectory(
     latest = latest_in(text, role)
     if latest is None and not _BEGINNING.fullmatch(text):
         return None
-    async with warehouse_of(settings_of(endpoints, role or (latest and latest.role))) as warehouse:
+    roles = roles_at(endpoints, role or (latest and latest.role))
+    async with warehouse_of(addresses_of(endpoints)) as warehouse:
         if latest is None:
-            return await stored_under(warehouse, text)
-        newest = await newest_trajectory(warehouse, latest, datetime.now(UTC), answered=answered)
+            return await stored_under(warehouse, text, roles)
+        newest = await newest_trajectory(warehouse, latest, datetime.now(UTC), roles, answered=answered)
     if newest is None:
         if latest.role is not None:
             require_role(endpoints, latest.role)
@@ -193,15 +200,16 @@ async def stored_trajectory(
 
 
 async def newest_trajectory(
-    warehouse: Warehouse, latest: Latest, now: datetime, *, answered: bool
+    warehouse: Warehouse, latest: Latest, now: datetime, among: RoleSet = ALL_ROLES, *, answered: bool
 ) -> TrajectoryBrief | None:
-    """The newest trajectory that is no evaluation; with `answered` the newest of those that have an answer."""
+    """The newest trajectory, `among` these roles, that is no evaluation; with `answered` the newest of those that have
+    an answer."""
     # Most of a command's names are ids: only `latest` needs the list.
     from ratchet.core.stores.trajectory_list import TrajectoryList  # noqa: PLC0415
     from ratchet.core.stores.trajectory_search import TrajectoryFilter  # noqa: PLC0415
 
     listing = TrajectoryList(warehouse, lambda: now)
-    asked = TrajectoryFilter(role=latest.role, evaluation=False)
+    asked = TrajectoryFilter(role=latest.role, within=among.pattern, evaluation=False)
     newest = (await listing.page(asked, RECENT_RUNS if answered else 1)).trajectories
     return next((run for run in newest if not answered or has_answer(run)), None)
 
@@ -211,11 +219,13 @@ def has_answer(one: TrajectoryBrief) -> bool:
     return one.answers > 0 or (one.calls == 0 and one.state == "ended")
 
 
-async def stored_under(warehouse: Warehouse, text: str) -> str | None:
-    """The stored trajectory whose id begins with `text`, or the one of that name. Raises `Rejected` for several."""
+async def stored_under(warehouse: Warehouse, text: str, among: RoleSet = ALL_ROLES) -> str | None:
+    """The trajectory stored `among` these roles whose id begins with `text`, or the one of that name. Raises `Rejected`
+    for several."""
     named = id_of_name(text)
-    bounds = {"low": text, "high": text + _AFTER_HEX, "named": named, "most": CANDIDATES + 2}
-    ids = [row["trajectory_id"] for row in await warehouse.rows(_TRAJECTORIES, bounds)]
+    asked = {"low": text, "high": text + _AFTER_HEX, "named": named, "most": CANDIDATES + 2}
+    rows = await warehouse.rows(_TRAJECTORIES, {**asked, "roles": among.pattern or "."})
+    ids = [row["trajectory_id"] for row in rows]
     begun = [known for known in ids if known != named or known.startswith(text)]
     if named in ids and begun and begun != [named]:
         raise Rejected(

@@ -99,7 +99,7 @@ def show(job: JobArgument, as_json: AsJson = False, directory: Directory = HERE)
     """Show one job: its facts, what it used, its figures with what is good and what bad, and the page of its curves."""
     endpoints = locate(directory)
     one = find_job(endpoints, job)
-    attempts = [] if as_json else attempts_of(endpoints, one.training_job_id)
+    attempts = [] if as_json else attempts_of(endpoints, one)
     print_answer(one, as_json, lambda: show_job(one, directory, attempts, page_of(endpoints, one)))
 
 
@@ -120,11 +120,12 @@ def find_job(endpoints: Endpoints, name: str) -> JobOut:
         raise no_job(job_id) from error
 
 
-def attempts_of(endpoints: Endpoints, job_id: str) -> Sequence[AttemptRecord]:
+def attempts_of(endpoints: Endpoints, job: JobOut) -> Sequence[AttemptRecord]:
     """The attempts of a job; none, and a line that says why, where the servers cannot be asked."""
     try:
-        objects = objects_of(endpoints)
-        return ask_warehouse(endpoints, lambda warehouse: training_history(warehouse, objects, job_id)).attempts
+        objects, job_id = objects_of(endpoints, job.role), job.training_job_id
+        history = ask_warehouse(endpoints, lambda warehouse: training_history(warehouse, objects, job_id), job.role)
+        return history.attempts
     except RatchetError as error:
         errors.print(f"no attempts: {error}", markup=False)
         return []

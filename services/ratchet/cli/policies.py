@@ -18,7 +18,7 @@ from ratchet.bus.message import named_id
 from ratchet.cli.api import get, post, read_role, read_roles, segment
 from ratchet.cli.audited import record_read
 from ratchet.cli.completion import complete_policy, complete_role
-from ratchet.cli.connections import connected, objects_of, settings_of
+from ratchet.cli.connections import connected, objects_of, objects_of_roles, settings_of
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.ids import latest_in
 from ratchet.cli.options import HERE, AsJson, Directory, DryRun, OptionalRoleArgument, RoleArgument, checked_role
@@ -157,7 +157,7 @@ def import_(
     """
     endpoints = locate(directory)
     adapter = read_adapter(source)
-    objects = objects_of(endpoints)
+    objects = objects_of(endpoints, role)
     known = known_base(objects, base or role_base(endpoints, role), adapter)
     if warning := other_base(adapter, known.name):
         errors.print(warning, markup=False)
@@ -224,7 +224,7 @@ def known_base(objects: BlobStore, base: str, adapter: Adapter) -> KnownBase:
 async def announce(endpoints: Endpoints, policy: StoredPolicy) -> None:
     """Tell the deployer of it as of a completed training; the same adapter again is the same job, registered once."""
     manifest = policy.manifest
-    async with connected(settings_of(endpoints)) as bus:
+    async with connected(settings_of(endpoints, manifest.role)) as bus:
         await bus.publish(
             TrainingStatus(
                 training_job_id=named_id("policies import", manifest.role, policy.digest),
@@ -273,29 +273,35 @@ class Stored(NamedTuple):
     name: str
     uri: str
     digest: str
+    role: str
 
 
 def find_stored(endpoints: Endpoints, uri: str) -> Stored:
     """The policy or reward model that a manifest describes. Raises `NotFound` or `Rejected`."""
-    stored = read_policy(objects_of(endpoints), uri, kinds=STORED)
-    return Stored(f"{stored.manifest.role}-{stored.digest[:8]}", uri, stored.digest)
+    objects, roles = objects_of_roles(endpoints)
+    stored = read_policy(objects, uri, kinds=STORED)
+    role = stored.manifest.role
+    if role not in roles:
+        raise NotFound(f"no such object: {uri}")
+    return Stored(f"{role}-{stored.digest[:8]}", uri, stored.digest, role)
 
 
 def export_target(endpoints: Endpoints, policy: Stored | PolicyVersion) -> Path:
     """The default directory of an export: it names the policy's algorithm."""
-    return default_directory(read_policy(objects_of(endpoints), policy.uri, policy.digest, STORED), policy.name)
+    stored = read_policy(objects_of(endpoints, policy.role), policy.uri, policy.digest, STORED)
+    return default_directory(stored, policy.name)
 
 
 def require_exportable(endpoints: Endpoints, policy: Stored | PolicyVersion, target: Path) -> None:
     """Raise the error that an export would end with, and write nothing."""
     require_empty(target)
-    read_policy(objects_of(endpoints), policy.uri, policy.digest, STORED)
+    read_policy(objects_of(endpoints, policy.role), policy.uri, policy.digest, STORED)
 
 
 def export_files(endpoints: Endpoints, policy: Stored | PolicyVersion, target: Path, bar: Bar) -> list[str]:
     """Write the policy's files to `target`; returns their paths. Raises `Rejected` unless it is new or empty."""
-    record_read(endpoints, "export_policy", objects=[policy.name])
-    return export_policy(objects_of(endpoints), policy.uri, target, policy.digest, bar)
+    record_read(endpoints, "export_policy", policy.role, [policy.name])
+    return export_policy(objects_of(endpoints, policy.role), policy.uri, target, policy.digest, bar)
 
 
 def show_list(roles: Iterable[RolePoliciesOut]) -> None:

@@ -66,9 +66,9 @@ takes_search = with_options("search", search_of)
 """A command that has the options of `search_of` in the place of its parameter `search`, which gets the result."""
 
 
-def stored_search(endpoints: Endpoints, asked: Asked) -> PromptSearch:
-    """The search as a request names it; its files are stored. Raises `NotFound`, or `Rejected` for what is no task."""
-    objects = objects_of(endpoints)
+def stored_search(endpoints: Endpoints, role: str, asked: Asked) -> PromptSearch:
+    """A role's search as a request names it; its files are stored. Raises `NotFound`, or `Rejected` for no task."""
+    objects = objects_of(endpoints, role)
 
     def stored(path: Path) -> TaskFileRef:
         content = read_content(path)

@@ -102,7 +102,7 @@ def judges(
 
 def run(endpoints: Endpoints, command: RewardCommand, kind: type[R], *, quiet: bool) -> R:
     """The report of the program that does the work. Raises `NoStack`, `Unavailable` or `Rejected`."""
-    settings_of(endpoints)
+    settings_of(endpoints, command.role)
     with (
         progress(command.command, quiet=quiet) as bar,
         subprocess.Popen(  # noqa: S603 - our own command

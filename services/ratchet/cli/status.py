@@ -14,7 +14,7 @@ import typer
 
 from ratchet.bus.kv import Bucket
 from ratchet.cli.api import get
-from ratchet.cli.connections import addresses_of, connected, warehouse_of
+from ratchet.cli.connections import addresses_of, connected, roles_at, warehouse_of
 from ratchet.cli.drift import print_drift, read_drift, show_changes
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
@@ -26,6 +26,7 @@ from ratchet.core.contract.http.console import LedgerOut
 from ratchet.core.contract.http.status import DpoStatusOut, StatusOut, TrainingStatusOut, TriggerOut
 from ratchet.core.contract.state import JOBS, POLICIES, Job, RewardDrift, Route
 from ratchet.core.errors import RatchetError, Rejected
+from ratchet.core.rules.access import RoleSet
 from ratchet.core.service.files import LOW_BYTES, free_bytes, shortage
 from ratchet.core.service.readiness import readiness
 from ratchet.core.stores.history import ledger_balance
@@ -172,6 +173,8 @@ class StatusReport(msgspec.Struct, kw_only=True):
     """By role, what starts its trainings by itself."""
     disk_free_bytes: int | None = None
     """Room on the stack's disk; null where no stack runs here."""
+    left_out: str | None = None
+    """What the key may not see, and so is not in here; null: it sees every role."""
     errors: dict[str, str] = {}
 
     @property
@@ -205,9 +208,16 @@ async def collect(endpoints: Endpoints) -> StatusReport:
                 report.errors["disk"] = f"{missing}: the servers refuse to write, or soon will"
         except OSError as error:
             report.errors["disk"] = str(error)
+    try:
+        roles = await asyncio.to_thread(roles_at, endpoints)
+    except Rejected as error:
+        report.left_out = f"what is stored, streams and roles are left out: {error}"
+        return report
+    if not roles.is_every:
+        report.left_out = "streams and the ledger are left out, and other roles: the key is for some roles"
     parts: dict[str, Callable[[], Awaitable[None]]] = {
-        "clickhouse": lambda: _warehouse_part(addresses_of(endpoints), report),
-        "nats": lambda: _bus_part(addresses_of(endpoints), report),
+        "clickhouse": lambda: _warehouse_part(addresses_of(endpoints), report, roles),
+        "nats": lambda: _bus_part(addresses_of(endpoints), report, roles),
         COORDINATOR: lambda: _triggers_part(endpoints, report),
     }
 
@@ -233,11 +243,7 @@ def _is_there(part: str, record: StackRecord | None) -> bool:
 
 
 async def _triggers_part(endpoints: Endpoints, report: StatusReport) -> None:
-    try:
-        answer = await asyncio.to_thread(get, endpoints, "coordinator", "/v1/status", StatusOut, timeout_s=PART_S)
-    except Rejected as error:  # without its key this report is complete but for the triggers
-        report.services[COORDINATOR].notes["triggers"] = str(error)
-        return
+    answer = await asyncio.to_thread(get, endpoints, "coordinator", "/v1/status", StatusOut, timeout_s=PART_S)
     report.triggers = {role: standing.triggers for role, standing in sorted(answer.roles.items()) if standing.triggers}
 
 
@@ -263,19 +269,21 @@ async def _service(member: MemberRecord) -> ServiceStatus:
     )
 
 
-async def _warehouse_part(settings: SharedSettings, report: StatusReport) -> None:
+async def _warehouse_part(settings: SharedSettings, report: StatusReport, roles: RoleSet) -> None:
+    own = "WHERE match(role, {roles:String})"
     async with warehouse_of(settings) as warehouse:
         for table in COUNTED:
-            counted = f"SELECT uniqExact(role, trajectory_id, event_id) AS n FROM {table}"  # noqa: S608 - our names
-            report.rows[table] = (await warehouse.rows(counted))[0]["n"]
-        report.ledger = await ledger_balance(warehouse)
+            counted = f"SELECT uniqExact(role, trajectory_id, event_id) AS n FROM {table} {own}"  # noqa: S608 - our names
+            report.rows[table] = (await warehouse.rows(counted, {"roles": roles.pattern or "."}))[0]["n"]
+        report.ledger = await ledger_balance(warehouse) if roles.is_every else []
 
 
-async def _bus_part(settings: SharedSettings, report: StatusReport) -> None:
+async def _bus_part(settings: SharedSettings, report: StatusReport, roles: RoleSet) -> None:
     async with connected(settings) as bus:
-        await asyncio.gather(*(_stream(bus, name, report) for name in bus.contracts.streams))
-        report.rewards = await read_drift(bus)
-        jobs = (await _values(bus, JOBS, Job)).values()
+        if roles.is_every:
+            await asyncio.gather(*(_stream(bus, name, report) for name in bus.contracts.streams))
+        report.rewards = [drift for drift in await read_drift(bus) if drift.role in roles]
+        jobs = [job for job in (await _values(bus, JOBS, Job)).values() if job.role in roles]
         newest_first = sorted(jobs, key=lambda job: (job.created_at, job.training_job_id), reverse=True)
         report.jobs = [
             JobStatus(
@@ -288,8 +296,9 @@ async def _bus_part(settings: SharedSettings, report: StatusReport) -> None:
             )
             for job in newest_first
         ]
-        for role, route in sorted((await _values(bus, POLICIES, Route)).items()):
-            canary = route.canary
+        routes = await _values(bus, POLICIES, Route)
+        for role in sorted(role for role in routes if role in roles):
+            route, canary = routes[role], routes[role].canary
             report.roles[role] = RoleStatus(
                 stable=route.stable.name if route.stable else None,
                 canary=canary.policy.name if canary else None,
@@ -339,6 +348,8 @@ def show(report: StatusReport) -> None:
         ("upstream", "url", "key"),
         [(upstream.name, upstream.url, upstream.key_variable) for upstream in report.upstreams],
     )
+    if report.left_out is not None:
+        console.print(f"\n{report.left_out}", markup=False)
     print_section(("stored rows", ""), list(report.rows.items()))
     rows: list[tuple[object, ...]] = []
     for name, stream in sorted(report.streams.items()):

@@ -112,7 +112,7 @@ def train(
                 "snapshot": snapshot_of(snapshot_named(locate(directory), snapshot)),
             },
             "priority": priority,
-            **({"prompts": stored_search(locate(directory), search)} if search is not None else {}),
+            **({"prompts": stored_search(locate(directory), roles[0], search)} if search is not None else {}),
         }
     if request is None and len(roles) > 1:
         bodies = [body | {"role": name} for name in roles]

@@ -13,7 +13,7 @@ import typer
 
 from ratchet.cli.api import require_role
 from ratchet.cli.audited import record_read
-from ratchet.cli.connections import ask_warehouse
+from ratchet.cli.connections import ask_of_roles, ask_warehouse
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.filters import Filters, takes_filters
 from ratchet.cli.ids import listed_ids, trajectory_named
@@ -22,6 +22,7 @@ from ratchet.cli.output import LONG, console, cut, print_answer, print_facts, pr
 from ratchet.core.contract import Feedback, Reward, Trajectory
 from ratchet.core.contract.http.console import TrajectoryBrief
 from ratchet.core.errors import NotFound
+from ratchet.core.rules.access import RoleSet
 from ratchet.core.rules.chat import chat_messages, text_of
 from ratchet.core.rules.task_kind import complexity_of, domain_of
 from ratchet.core.stores.capture import Barred, of_trajectory
@@ -78,15 +79,17 @@ def list_(
 @app.command()
 def show(
     trajectory: TrajectoryArgument,
+    role: OptionalRole = None,
     full: Annotated[bool, typer.Option("--full", help="Show long turns whole.")] = False,
     as_json: AsJson = False,
     directory: Directory = HERE,
 ) -> None:
     """One trajectory: its messages, its outcome, every revision of its reward, and the feedback on it."""
     endpoints = locate(directory)
-    named = trajectory_named(endpoints, trajectory)
-    record_read(endpoints, "get_trajectory", objects=[named])
-    whole = ask_warehouse(endpoints, lambda warehouse: read(warehouse, named))
+    named = trajectory_named(endpoints, trajectory, role)
+    own = ask_of_roles(endpoints, lambda warehouse, roles: StoredTrajectories(warehouse).role_of(named, role, roles))
+    record_read(endpoints, "get_trajectory", own, [named])
+    whole = ask_of_roles(endpoints, lambda warehouse, roles: read(warehouse, named, own, roles))
     print_answer(whole, as_json, lambda: show_one(whole, full=full))
 
 
@@ -152,34 +155,32 @@ async def newest_in(listing: TrajectoryList, asked: TrajectoryFilter, limit: int
     return Newest(ended.trajectories, called, bool(hidden), max(reached, default=None))
 
 
-async def read(warehouse: Warehouse, trajectory_id: str) -> Whole:
-    """One trajectory. Raises `NotFound`."""
+async def read(warehouse: Warehouse, trajectory_id: str, role: str, among: RoleSet) -> Whole:
+    """The trajectory of a role, and of its run what is `among` these. Raises `NotFound` while it has not ended."""
     stored = StoredTrajectories(warehouse)
-    trajectory = await stored.newest(trajectory_id)
+    trajectory = await stored.newest(trajectory_id, role)
     if trajectory is None:
         (count,) = await warehouse.rows(
-            "SELECT uniqExact(event_id) AS turns FROM turns WHERE trajectory_id = {id:String}",
-            {"id": trajectory_id},
+            "SELECT uniqExact(event_id) AS turns FROM turns WHERE role = {role:String} AND trajectory_id = {id:String}",
+            {"role": role, "id": trajectory_id},
         )
-        if count["turns"]:
-            turns = f"{count['turns']} turn{'s' * (count['turns'] != 1)}"
-            recorded = f"trajectory {trajectory_id} has {turns} and has not ended yet"
-            end = f"POST /v1/trajectories/{trajectory_id}/end at the gateway ends it"
-            raise NotFound(f"{recorded}: {end}; without an end it is shown after ten minutes without a call")
-        raise NotFound(f"no trajectory {trajectory_id} is stored")
-    rewards = await stored.rewards(trajectory_id)
-    feedback = await stored.feedback(trajectory_id, trajectory.role)
-    run = await stored.run({trajectory_id, *ancestors(trajectory)})
+        turns = f"{count['turns']} turn{'s' * (count['turns'] != 1)}"
+        recorded = f"trajectory {trajectory_id} has {turns} and has not ended yet"
+        end = f"POST /v1/trajectories/{trajectory_id}/end at the gateway ends it"
+        raise NotFound(f"{recorded}: {end}; without an end it is shown after ten minutes without a call")
+    rewards = await stored.rewards(trajectory_id, role)
+    feedback = await stored.feedback(trajectory_id, role)
+    run = [branch for branch in await stored.run({trajectory_id, *ancestors(trajectory)}) if branch.role in among]
     recorded_as = trajectory.recorded_as or trajectory_id
-    calls, barred = await of_trajectory(warehouse, trajectory.role, recorded_as) or (0, [])
-    name, models = await stored.names(trajectory.role, recorded_as)
-    failed = await stored.failed(trajectory.role, recorded_as, FAILED)
+    calls, barred = await of_trajectory(warehouse, role, recorded_as) or (0, [])
+    name, models = await stored.names(role, recorded_as)
+    failed = await stored.failed(role, recorded_as, FAILED)
     return Whole(trajectory, rewards, feedback, run, calls, barred, name, models, failed)
 
 
 def roles_of(endpoints: Endpoints, trajectory_id: str) -> list[str]:
-    """The roles under which anything of a trajectory is stored: itself, or turns of it."""
-    return ask_warehouse(endpoints, lambda warehouse: StoredTrajectories(warehouse).roles_of(trajectory_id))
+    """Those of the key's roles under which anything of a trajectory is stored: itself, or turns of it."""
+    return ask_of_roles(endpoints, lambda stores, among: StoredTrajectories(stores).roles_of(trajectory_id, among))
 
 
 def show_list(stored: Runs, still_open: Runs, empty: str, searched_since: datetime | None) -> None:

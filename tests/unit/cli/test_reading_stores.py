@@ -13,9 +13,7 @@ from ratchet.cli.connections import settings_of
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.core.errors import ConfigError, Forbidden, Rejected
-from ratchet.core.rules.access import ANYONE, Caller
-from ratchet.core.service.asgi import Answer, Handler, Request, json_response
-from ratchet.core.service.authentication import session_of, unauthenticated
+from tests.support.callers import coordinator_of
 from tests.support.running import listening
 
 KEYS = {
@@ -24,21 +22,7 @@ KEYS = {
     "tenant": ("view:acme-*", "infer:*"),
     "agent": ("infer:*",),
 }
-
-
-def coordinator(method: str, path: str) -> Handler:
-    """Knows `KEYS`."""
-    assert (method, path) == ("GET", "/v1/session")
-
-    async def answer(request: Request) -> Answer:
-        key = (request.header(b"authorization") or "").removeprefix("Bearer ")
-        if key == "open":
-            return json_response(session_of(ANYONE))
-        if key not in KEYS:
-            raise unauthenticated("no API key")
-        return json_response(session_of(Caller("key_0000000000", "ada", frozenset(KEYS[key]))))
-
-    return answer
+coordinator = coordinator_of(KEYS)
 
 
 @pytest.mark.parametrize(

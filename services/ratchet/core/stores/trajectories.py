@@ -94,14 +94,15 @@ class StoredTrajectories:
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse = warehouse
 
-    async def roles_of(self, trajectory_id: str) -> list[str]:
-        """The roles under which anything of a trajectory is stored: itself, or calls of it."""
-        return [row["role"] for row in await self._warehouse.rows(_ROLES, {"id": trajectory_id})]
+    async def roles_of(self, trajectory_id: str, among: RoleSet) -> list[str]:
+        """Those of the roles under which anything of a trajectory is stored: itself, or calls of it."""
+        rows = await self._warehouse.rows(_ROLES, {"id": trajectory_id})
+        return [row["role"] for row in rows if row["role"] in among]
 
     async def role_of(self, trajectory_id: str, role: str | None, among: RoleSet) -> str:
         """The role of a trajectory, `among` these. Raises `NotFound`, and `BadRequest` where it has several and none is
         given."""
-        roles = [name for name in await self.roles_of(trajectory_id) if name in among]
+        roles = await self.roles_of(trajectory_id, among)
         if role is None and len(roles) > 1:
             raise BadRequest(
                 f"{trajectory_id} has parts in the roles {', '.join(roles)}: name one `role`", param="role"
