@@ -20,6 +20,7 @@ from ratchet.core.contract import OptOut
 from ratchet.core.contract.erasure import AGENT, TRAJECTORY, USER, Erasure
 from ratchet.core.contract.opt_out import EVERY_ROLE, OPT_OUTS
 from ratchet.core.errors import Rejected
+from ratchet.core.rules.access import RoleSet
 from ratchet.core.rules.opt_outs import key_of
 from ratchet.core.rules.texts import user_ref
 from ratchet.core.service.audit import Act
@@ -110,6 +111,8 @@ async def test_opting_out_reaches_who_follows_and_opting_in_too(shared_settings:
         assert await here.covers(USER, MIA, to_be=False)
         total, kept = await here.known.kept(10)
         assert (total, [entry.kind for _, entry in kept]) == (2, [AGENT, TRAJECTORY])
+        total, kept = await here.known.kept(10, RoleSet(frozenset({"planner"})))
+        assert (total, [key for key, _ in kept]) == (1, [key_of(agent)])
         assert (await bus.extent("RL_OPT_OUTS")).first > (await bus.extent("RL_OPT_OUTS")).last  # it forgets who it was
 
 

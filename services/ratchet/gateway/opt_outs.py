@@ -40,9 +40,9 @@ class OptOutRoutes:
         """POST /v1/opt-ins. Raises as `opt_out` does."""
         return self._taken(request, is_over=True)
 
-    async def list_kept(self, *_: object) -> Response:
-        """GET /v1/opt-outs. Raises `BusUnavailable`."""
-        total, newest = await self.unrecorded.known.kept(LISTED)
+    async def list_kept(self, request: Request, _: str | None) -> Response:
+        """GET /v1/opt-outs: those that concern the key's roles. Raises `BusUnavailable`."""
+        total, newest = await self.unrecorded.known.kept(LISTED, request.caller.roles(KeyScope.VIEW))
         rows = [KeptOptOut(key=key, kind=kept.kind, role=_shown(key), at=kept.at) for key, kept in reversed(newest)]
         return json_response(KeptOptOuts(total=total, opt_outs=rows))
 

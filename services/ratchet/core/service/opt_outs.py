@@ -22,8 +22,9 @@ from ratchet.bus.connection import BUCKET, Bus
 from ratchet.bus.kv import POLL_S, entry_of, is_marker
 from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.bus.tasks import UntilStopped
-from ratchet.core.contract.opt_out import NEWEST, OPT_OUTS, OptedOut, OptOut
+from ratchet.core.contract.opt_out import EVERY_ROLE, NEWEST, OPT_OUTS, OptedOut, OptOut
 from ratchet.core.errors import BusUnavailable
+from ratchet.core.rules.access import ALL_ROLES, RoleSet
 from ratchet.core.rules.opt_outs import Ref, key_of, keys_of
 
 log = structlog.get_logger()
@@ -64,8 +65,9 @@ class KnownOptOuts:
         if not opt_out.is_over or known in self._stored or known in self._own:
             self._own[known] = not opt_out.is_over
 
-    async def kept(self, most: int) -> tuple[int, list[tuple[str, OptedOut]]]:
-        """How many entries there are, and the newest of them, oldest first, by key. Raises `BusUnavailable`."""
+    async def kept(self, most: int, roles: RoleSet = ALL_ROLES) -> tuple[int, list[tuple[str, OptedOut]]]:
+        """How many entries concern these roles, and the newest of them, oldest first, by key. Raises
+        `BusUnavailable`."""
         if self._bus is None:
             raise BusUnavailable("the broker was not reached yet: who has opted out is not known")
         newest, total = deque[tuple[str, OptedOut]](maxlen=most), 0
@@ -73,7 +75,8 @@ class KnownOptOuts:
             async for batch in batches:
                 for message in batch:
                     key = message.subject.removeprefix(_KEY)
-                    if is_marker(message) or key.endswith(NEWEST):
+                    role = key.partition(".")[0]
+                    if is_marker(message) or key.endswith(NEWEST) or not (role == EVERY_ROLE or role in roles):
                         continue
                     total += 1
                     newest.append((key, entry_of(f"{OPT_OUTS}/{key}", message.data, 0, OptedOut).value))
