@@ -62,7 +62,8 @@ def reader_at(endpoints: Endpoints, role: str | None) -> Caller | None:
     if caller is not None:
         caller.require(KeyScope.VIEW, role)
         if role is None and not caller.roles(KeyScope.VIEW).is_every:
-            raise Forbidden(f"the key {caller.key_id} is for some roles, and this reads every role: name one (--role)")
+            lacks = "is for some roles, and this reads every role: name one with --role, where the command has that"
+            raise Forbidden(f"the key {caller.key_id} {lacks}")
     return caller
 
 
