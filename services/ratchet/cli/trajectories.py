@@ -170,7 +170,7 @@ async def read(warehouse: Warehouse, trajectory_id: str, role: str, among: RoleS
         raise NotFound(f"{recorded}: {end}; without an end it is shown after ten minutes without a call")
     rewards = await stored.rewards(trajectory_id, role)
     feedback = await stored.feedback(trajectory_id, role)
-    run = [branch for branch in await stored.run({trajectory_id, *ancestors(trajectory)}) if branch.role in among]
+    run = await stored.run({trajectory_id, *ancestors(trajectory)}, among)
     recorded_as = trajectory.recorded_as or trajectory_id
     calls, barred = await of_trajectory(warehouse, role, recorded_as) or (0, [])
     name, models = await stored.names(role, recorded_as)

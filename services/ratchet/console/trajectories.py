@@ -75,7 +75,7 @@ class Trajectories:
             self._stored.calls(role, recorded_as, RUN_CALLS),
             self._stored.rewards(trajectory_id, role, REWARDS),
             self._stored.feedback(trajectory_id, role, FEEDBACK),
-            self._stored.run({trajectory_id, *(ancestors(ended) if ended else ())}, RUN),
+            self._stored.run({trajectory_id, *(ancestors(ended) if ended else ())}, roles, RUN),
             of_trajectory(self._warehouse, role, recorded_as),
         )
         if not briefs:
@@ -103,7 +103,6 @@ class Trajectories:
                     outcome=part.outcome,
                 )
                 for part in run
-                if part.role in roles
             ],
             reasons=msgspec.convert(captured[1] if captured else [], list[ReasonOut], from_attributes=True),
         )

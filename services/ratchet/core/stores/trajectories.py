@@ -124,9 +124,11 @@ class StoredTrajectories:
         """The feedback on it, oldest first, the `newest` pieces."""
         return await self._messages("feedback", Feedback, ("at",), trajectory_id, role, newest)
 
-    async def run(self, ids: Collection[str], most: int = ALL) -> list[Branch]:
-        """The tree of the run that these ids belong to, parents first; empty for a single trajectory."""
-        return tree_of(await self._warehouse.rows(_RUN, {"ids": sorted(ids), "limit": most}))
+    async def run(self, ids: Collection[str], among: RoleSet, most: int = ALL) -> list[Branch]:
+        """The tree of the run that these ids belong to, of what is `among` the roles, parents first; empty for a single
+        trajectory."""
+        rows = await self._warehouse.rows(_RUN, {"ids": sorted(ids), "limit": most})
+        return tree_of([row for row in rows if row["role"] in among])
 
     async def conversation(self, role: str, recorded_as: str, most: int) -> list[Turn]:
         """The first calls that were recorded under an id, in order, without what no reader of texts needs."""
