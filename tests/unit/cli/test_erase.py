@@ -63,7 +63,7 @@ async def test_name_is_hashed_with_the_key_of_the_environment(tmp_path: Path, mo
         ("remove", False, False, ExitCode.PARTLY, "nothing changes: the gateway does not know"),
     ],
 )
-async def test_opting_out_and_in_says_what_it_changed(
+async def test_opting_out_and_in_names_what_it_changed(
     command: str,
     was: bool,
     now: bool,
