@@ -6,6 +6,7 @@ the body, where unknown fields are refused: a misspelt one must not act.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -210,8 +211,12 @@ class Api:
             async def give(order: Order, dry_run: bool) -> Rollout:
                 return await controller.operators.act(act, order, dry_run=dry_run)
 
-            what = f"promote {order.rollout_id or 'the newest'}{' with override' * order.override}"
-            return await self._ordered(role, order, body.dry_run, give, what if act is Act.PROMOTE else None, caller)
+            if act is not Act.PROMOTE:
+                return await self._ordered(role, order, body.dry_run, give, None, caller)
+            meant = order.rollout_id or (await self._newest(role)).rollout_id  # the second person may see a newer one
+            what = f"promote {meant}{' with override' * order.override}"
+            order = dataclasses.replace(order, rollout_id=meant)
+            return await self._ordered(role, order, body.dry_run, give, what, caller)
 
         async def handle_promote(role: str, body: PromoteIn, caller: Caller) -> tuple[int, RolloutOut]:
             return await handle(role, body, caller)

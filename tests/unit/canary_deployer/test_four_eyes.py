@@ -65,10 +65,19 @@ async def test_promotion_waits_for_another_person_and_names_both(people: People)
 
 async def test_second_person_gives_the_same_order_in_time(people: People) -> None:
     assert (await people.post(ADA, "promote", OVERRIDE)).status_code == 202
-    other = {**OVERRIDE, "rollout_id": (await people.operator.get(f"/v1/rollouts/{ROLE}"))["rollout_id"]}
-    assert (await people.post(BOB, "promote", other)).status_code == 202, "another order"
-    assert (await people.post(ADA, "promote", other)).status_code == 200
+    named = {**OVERRIDE, "rollout_id": (await people.operator.get(f"/v1/rollouts/{ROLE}"))["rollout_id"]}
+    assert (await people.post(BOB, "promote", named)).status_code == 200, "that of the newest rollout"
     assert await people.state() == "promoted"
+
+
+async def test_order_about_a_rollout_that_is_over_promotes_no_other(people: People) -> None:
+    assert (await people.post(ADA, "promote", OVERRIDE)).status_code == 202
+    assert (await people.post(ADA, "rollback", ACT)).status_code == 200
+    await people.operator.register(3)
+    await people.operator.world.until("running")
+    assert (await people.post(BOB, "promote", OVERRIDE)).status_code == 202, "Ada has not seen this one"
+    assert await people.state() == "running"
+    assert (await people.post(ADA, "promote", OVERRIDE)).status_code == 200
 
 
 async def test_order_that_waited_too_long_is_forgotten(people: People) -> None:
