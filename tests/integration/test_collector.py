@@ -514,7 +514,7 @@ async def test_large_trajectories_are_stored_whole(shared_settings: SharedSettin
         async with running_app(build(settings_of(shared_settings))):
             for message in [*many, *large, *huge]:
                 await bus.publish(message)
-            await eventually(accounted(warehouse, 133), deadline_s=90)
+            await eventually(accounted(warehouse, 133))
         assert await stored(warehouse) == 133
         total = await balance(warehouse)
         assert (total["stored"], total["missing"], total["absent"]) == (133, 0, 0)
@@ -531,7 +531,7 @@ async def test_while_the_warehouse_is_away_nothing_is_acked_and_nothing_is_lost(
             await bus.publish_all([trajectory(str(n)) for n in range(20)])
             await eventually(lambda: _reason(app.checks["warehouse"]))
             await asyncio.to_thread(clickhouse.start)
-            await eventually(has(warehouse, 21), deadline_s=40)
+            await eventually(has(warehouse, 21))
             await eventually(accounted(warehouse, 21))
         assert (await balance(warehouse))["missing"] == 0
 

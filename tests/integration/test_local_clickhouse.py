@@ -19,6 +19,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from ratchet.local.local_stack.clickhouse_access import memory_bound
 from tests.support.servers import RunningServer
 
+DIRECT: Any = {"trust_env": False, "verify": False, "timeout": 30}
 TRICKY = [
     "",
     "it's",
@@ -252,16 +253,14 @@ def test_an_insert_whose_body_is_cut_off_is_refused_whole(clickhouse: RunningSer
         params={"query": "INSERT INTO t FORMAT JSONEachRow", "database": client.database},
         content=b"".join(frames)[:-1],
         headers={"Content-Encoding": "lz4"},
-        trust_env=False,
+        **DIRECT,
     )
     assert response.headers["X-ClickHouse-Exception-Code"] == "271"
     assert client.command("SELECT count() FROM t") == 0
 
 
 def ask(clickhouse: RunningServer, method: str, sql: str, **headers: str) -> httpx.Response:
-    return httpx.request(
-        method, clickhouse.url, params={"query": sql}, headers=headers, content=b"", trust_env=False, timeout=30
-    )
+    return httpx.request(method, clickhouse.url, params={"query": sql}, headers=headers, **DIRECT)
 
 
 def test_get_reads_and_changes_nothing(clickhouse: RunningServer, database: str) -> None:
@@ -279,7 +278,7 @@ def test_get_reads_and_changes_nothing(clickhouse: RunningServer, database: str)
             refused = ask(clickhouse, "GET", sql)
             assert (refused.status_code, refused.headers["X-ClickHouse-Exception-Code"]) == (403, "164")
     counted = httpx.get(
-        clickhouse.url, params={"query": "SELECT count() FROM t", "database": database, "max_threads": "1"}
+        clickhouse.url, params={"query": "SELECT count() FROM t", "database": database, "max_threads": "1"}, **DIRECT
     )
     assert counted.text == "0\n"
 
@@ -293,7 +292,7 @@ def test_requests_without_the_password_and_from_a_browser_are_refused(clickhouse
         ({"X-ClickHouse-User": "ratchet", "X-ClickHouse-Key": "guess"}, bare),
     ):
         for method in ("GET", "POST"):
-            response = httpx.request(method, url, params={"query": "SELECT 'secret'"}, headers=headers, trust_env=False)
+            response = httpx.request(method, url, params={"query": "SELECT 'secret'"}, headers=headers, **DIRECT)
             assert (response.status_code, response.headers["X-ClickHouse-Exception-Code"]) == (403, "516")
             assert "'secret'" not in response.text
     with pytest.raises(DatabaseError, match="516"):

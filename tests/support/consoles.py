@@ -14,7 +14,7 @@ from ratchet.console.app import build
 from ratchet.console.settings import Settings
 from ratchet.core.service.http import HttpServer
 from ratchet.core.service.settings import SharedSettings
-from tests.support.running import PATIENCE_S, running_app
+from tests.support.running import http_client, running_app
 
 NOWHERE = "http://127.0.0.1:9"
 """The address of a service that is away."""
@@ -28,7 +28,7 @@ async def consoling(shared: SharedSettings, **settings: Any) -> AsyncIterator[ht
     async with running_app(build(Settings(shared=shared, port=0, **settings))) as app:
         (server,) = (part for part in app.components if isinstance(part, HttpServer))
         url = f"http://127.0.0.1:{server.port}"
-        async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S, trust_env=False) as http:
+        async with http_client(base_url=url, trust_env=False) as http:
             yield http
 
 

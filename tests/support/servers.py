@@ -228,9 +228,10 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def databases(clickhouse: Server) -> Databases:
+def databases(clickhouse: Server) -> Iterator[Databases]:
     """The warehouse's databases, for the whole run."""
-    return Databases(clickhouse.url)
+    with closing(Databases(clickhouse.url)) as made:
+        yield made
 
 
 @pytest.fixture
