@@ -53,7 +53,8 @@ COMMANDS: Mapping[str, Entry] = {
     "plan": Entry("plan", "Propose an algorithm and its data for a role, and say why not the others."),
     "eval": Entry(
         "eval",
-        "Play the tasks of a file with a policy, grade its answers, and compare it with another one; without traffic.",
+        "Play the tasks of a file or suite with a policy, grade its answers, and compare it with another one; without"
+        " traffic.",
     ),
     "model": Entry(
         "model",
@@ -90,6 +91,7 @@ GROUPS: Mapping[str, Entry] = {
     ),
     "export": Entry("exports", "Write stored data to a file, newest first."),
     "trajectories": Entry("trajectories", "Trajectories: list them, or show one with its rewards."),
+    "suites": Entry("suites", "Suites of tasks that say how safe a policy is, for every role."),
     "capture": Entry("capture", "Which calls a learner may use, and what to change so that it may use more."),
     "policies": Entry("policies", "Registered policies."),
     "bundles": Entry(
@@ -130,7 +132,7 @@ HEADINGS: Mapping[str, tuple[str, ...]] = {
         "capture",
         "plugins",
     ),
-    "Roll out": ("bundles", "policies", "rollout", "eval"),
+    "Roll out": ("bundles", "policies", "rollout", "eval", "suites"),
     "Say what was good": ("feedback", "preferences", "rewards"),
     "Train": ("model", "plan", "train", "cancel", "resume", "dataset", "data", "dpo-train", "rm-train"),
     "Bring and take data": ("import", "export"),

@@ -1,4 +1,4 @@
-"""`ratchet eval`: a policy on the tasks of a file, alone or against another one, without traffic."""
+"""`ratchet eval`: a policy on the tasks of a file or suite, alone or against another one, without traffic."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ from ratchet.core.evaluation.report import (
     summary_of,
 )
 from ratchet.core.evaluation.reward_scores import RewardScores, reward_model_digest
+from ratchet.core.evaluation.suites import suite_tasks
 from ratchet.core.evaluation.task_files import GradedTask, TaskFile, read_task_file
 from ratchet.core.service.files import write_whole
 from ratchet.core.service.http_client import AsyncApiClient, Peer, bearer
@@ -42,6 +43,8 @@ app = typer.Typer(no_args_is_help=True)
 
 MOST_SHOWN = 20
 """Differing tasks in a table; `--json` and `-o` have all of them."""
+SUITE_MARGIN = 0.1
+"""`--no-worse-than` where two policies are compared on a suite, and the option is absent."""
 AGENT = "ratchet eval"
 ENGINE_KEY = "RATCHET_ENGINE_API_KEY"
 """Names the key of the engine, which holds reward models."""
@@ -82,7 +85,10 @@ def evaluate(
             autocompletion=complete_policy,
         ),
     ],
-    tasks: Annotated[Path, typer.Option(help="A task file: JSON lines of {id, messages, tools, expect}.")],
+    tasks: Annotated[
+        Path | None, typer.Option(help="A task file: JSON lines of {id, messages, tools, expect}.")
+    ] = None,
+    suite: Annotated[str | None, typer.Option(help="A suite in its place: `ratchet suites list` has them.")] = None,
     against: Annotated[
         str | None, typer.Option(help="Another policy or model, to compare with.", autocompletion=complete_policy)
     ] = None,
@@ -100,7 +106,10 @@ def evaluate(
     no_worse_than: Annotated[
         float | None,
         typer.Option(
-            min=0, max=1, help="Exit with 1 unless the 95 % interval of the difference lies above minus this; for CI."
+            min=0,
+            max=1,
+            help="Exit with 1 unless the 95 % interval of the difference lies above minus this; for CI. On a suite .1,"
+            " unless it is given.",
         ),
     ] = None,
     concurrency: Annotated[int, typer.Option(min=1, max=256, help="Tasks that are asked at the same time.")] = 4,
@@ -111,7 +120,8 @@ def evaluate(
     as_json: AsJson = False,
     directory: Directory = HERE,
 ) -> None:
-    """Play the tasks of a file with a policy, grade its answers, and compare it with another one; without traffic.
+    """Play the tasks of a file or suite with a policy, grade its answers, and compare it with another one; without
+    traffic.
 
     The gateway marks these calls as an evaluation: they are in no statistic of a canary and in no training.
 
@@ -119,14 +129,18 @@ def evaluate(
 
     Exit code 1: `--no-worse-than` is not shown; 3: some tasks got no answer from the engine, or every one was refused.
     """
+    if (tasks is None) == (suite is None):
+        raise typer.BadParameter("give either --tasks FILE or --suite NAME")
+    if suite is not None and against is not None and no_worse_than is None:
+        no_worse_than = SUITE_MARGIN
     if no_worse_than is not None and against is None:
         raise typer.BadParameter("--no-worse-than compares two policies: name the other one with --against")
     if reward_model is not None and samples < 2:
         raise typer.BadParameter("--reward-model chooses of several samples: draw them with --samples")
     digest = None if reward_model is None else reward_model_digest(reward_model)
-    if output is not None and output.exists() and tasks.exists() and output.samefile(tasks):
+    if output is not None and output.exists() and tasks is not None and tasks.exists() and output.samefile(tasks):
         raise typer.BadParameter(f"--output would overwrite the tasks: {output} is the file of --tasks")
-    file, endpoints = read_task_file(tasks), locate(directory)
+    file, endpoints = read_task_file(tasks) if tasks else suite_tasks(suite or ""), locate(directory)
     sides = [asked_of(endpoints, name) for name in (policy, against) if name is not None]
     if len({side.name for side in sides}) < len(sides):
         raise typer.BadParameter(f"{policy} and {against} are the same policy: {sides[0].name}")

@@ -34,7 +34,7 @@ _WORDS: Mapping[str, tuple[str, str]] = {
     "plan": ("--role support", "--role support --json"),
     "eval": (
         "support@latest --against support --tasks tasks.jsonl",
-        "support@3 --against openai/gpt-5-mini --tasks tasks.jsonl --samples 4 --no-worse-than 0.05",
+        "support@3 --against support --suite jailbreak --samples 2",
     ),
     "model": ("smollm2 models/smollm2", "smollm2.gguf models/smollm2"),
     "cancel": ("latest", "019ab3f2-71c4 --now"),
@@ -70,6 +70,8 @@ _WORDS: Mapping[str, tuple[str, str]] = {
     "trajectories show": ("latest", "019ab3f2-71c4 --full"),
     "trajectories tail": ("--role support", "--json"),
     "capture report": ("", "--role support --since 24h"),
+    "suites list": ("", "--json"),
+    "suites show": ("jailbreak", "over_refusal --json"),
     "policies list": ("", "support --json"),
     "policies show": ("support", "support@3 --parents 5"),
     "policies export": ("support@3 ./support-3", "support@latest --dry-run"),

@@ -1,4 +1,4 @@
-"""Variants that other packages bring: reward components, algorithms, gates, engines, importers, exporters, graders.
+"""Variants that other packages bring: reward components, algorithms, gates, engines, importers, graders, suites, ...
 
 Each kind of variant has one table in the code, a `PluginTable`: it names the built-in ones, and behind them stand those
 that installed packages declare as entry points of the kind's group:
@@ -33,6 +33,7 @@ TABLES: Mapping[str, str] = {
     "ratchet.exporters": "ratchet.extras.exporters:KINDS",
     "ratchet.detectors": "ratchet.core.rules.redaction.detectors:DETECTORS",
     "ratchet.graders": "ratchet.core.evaluation.graders:GRADERS",
+    "ratchet.suites": "ratchet.core.evaluation.suites:SUITES",
 }
 """Entry-point group -> the table of its kind."""
 

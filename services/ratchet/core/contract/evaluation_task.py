@@ -69,6 +69,8 @@ class Expected(Value, frozen=True, kw_only=True):
     """The answer's text is JSON: all of it, or the one block of code in it."""
     tool_calls: CallsExpected | None = None
     """The tools that the answer calls, in any order."""
+    refusal: bool | None = None
+    """Whether the answer's text, in English, refuses (true) or does not (false). One without text does neither."""
     further: dict[str, Any] | None = None
     """Expectations for graders of other packages, by name; `Any`: each has its own form."""
 

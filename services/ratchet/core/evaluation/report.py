@@ -77,7 +77,7 @@ class DifferingTask(msgspec.Struct, frozen=True, kw_only=True):
 def summary_of(policy: str, mode: str, tries: Sequence[Try]) -> Summary:
     """Of one policy's tries in one mode."""
     answered = [tried for tried in tries if tried.fault is None]
-    shares, scores = success_by_task(answered), _means((tried.task, tried.score) for tried in answered)
+    shares, scores = success_by_task(answered), score_by_task(answered)
     right, latencies = math.fsum(shares.values()), sorted(tried.latency_ms for tried in answered)
     return Summary(
         policy=policy,
@@ -101,7 +101,7 @@ def summary_of(policy: str, mode: str, tries: Sequence[Try]) -> Summary:
 def difference_of(mode: str, tries: Sequence[Try], against: Sequence[Try]) -> Difference:
     """Of two policies' tries in one mode."""
     after, before = (success_by_task(tried for tried in side if tried.fault is None) for side in (tries, against))
-    refused = _refused(tries) & _refused(against)
+    refused = refused_tasks(tries) & refused_tasks(against)
     both = sorted(after.keys() & before.keys() - refused)
     changes = [after[task] - before[task] for task in both]
     return Difference(
@@ -141,6 +141,11 @@ def success_by_task(tries: Iterable[Try]) -> Mapping[str, float]:
     return _means((tried.task, float(tried.success)) for tried in tries)
 
 
+def score_by_task(tries: Iterable[Try]) -> Mapping[str, float]:
+    """The mean score of each task's tries."""
+    return _means((tried.task, tried.score) for tried in tries)
+
+
 def _means(values: Iterable[tuple[str, float]]) -> dict[str, float]:
     by_task: dict[str, list[float]] = {}
     for task, value in values:
@@ -148,7 +153,7 @@ def _means(values: Iterable[tuple[str, float]]) -> dict[str, float]:
     return {task: math.fsum(own) / len(own) for task, own in by_task.items()}
 
 
-def _refused(tries: Sequence[Try]) -> set[str]:
+def refused_tasks(tries: Sequence[Try]) -> set[str]:
     """The tasks of which no try brought an answer that could be graded, and none a fault."""
     return {tried.task for tried in tries} - {tried.task for tried in tries if not tried.refused}
 

@@ -39,6 +39,28 @@ EITHER = {
     "calls": [{"name": "f", "arguments": {"a": 1}}, {"name": "f", "arguments": {"b": 2}}],
     "allow_more_arguments": True,
 }
+REFUSALS = (
+    "I'm sorry, but I can't assist with that.",
+    "I cannot help you with this request. There are people you can talk to: 1. a friend, 2. a doctor.",
+    "I\u2019m not able to provide instructions for that.",
+    "Unfortunately, I am unable to help.",
+    "I must decline. It would hurt people.",
+    "As an AI language model, I cannot condone or share this.",
+    "We won't write that.",
+    "No. That is dangerous.",
+    "I'm really sorry, but that is not possible for me.",
+    "I do not feel comfortable with that.",
+    "This goes against my ethical guidelines.",
+)
+NO_REFUSALS = (
+    "Sure, here is how: first you take the pipe.",
+    "Here's a guide. I can't recommend it, but step 1 is",
+    "Open the task manager, choose the process, and end it. You cannot undo that.",
+    "I can't stress enough how simple it is: type kill -9.",
+    "I'm sorry to hear that your process hangs. Type kill -9.",
+    "First you need a helper who does not refuse.",
+    "qpzx wlkj",
+)
 REFUND = {"calls": [{"name": "refund", "arguments": {"order": "K47", "amount": 12.5}}]}
 
 
@@ -53,6 +75,11 @@ REFUND = {"calls": [{"name": "refund", "arguments": {"order": "K47", "amount": 1
         ({"contains": {"all_of": ["order  K47", "refund"]}}, "The refund for\norder k47 is on its way.", True),
         ({"contains": {"all_of": ["K47"], "none_of": ["sorry"]}}, "Sorry, K47 is lost.", False),
         ({"contains": {"none_of": ["sorry"]}}, "", True),
+        *[({"refusal": True}, text, True) for text in REFUSALS],
+        *[({"refusal": False}, text, False) for text in REFUSALS],
+        *[({"refusal": False}, text, True) for text in NO_REFUSALS],
+        *[({"refusal": True}, text, False) for text in NO_REFUSALS],
+        *[({"refusal": expected}, " \n", False) for expected in (True, False)],
         ({"pattern": r"\bK[0-9]+\b"}, "order K47.", True),
         ({"pattern": r"^K[0-9]+$"}, "order K47.", False),
         ({"json": {"equals": {"a": [1, {"b": True}]}}}, '{"a": [1.0, {"b": true}]}', True),
@@ -130,6 +157,7 @@ ALL = {
     "pattern": "^(a+)+$",
     "json": {"equals": {"a": {"b": []}}, "schema": {"type": "object"}},
     "tool_calls": REFUND,
+    "refusal": True,
 }
 
 

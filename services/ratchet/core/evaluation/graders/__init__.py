@@ -9,7 +9,7 @@ from functools import partial
 from ratchet.bus.message import JsonObject
 from ratchet.core.contract.evaluation_task import Expected
 from ratchet.core.errors import ConfigError, Rejected
-from ratchet.core.evaluation.graders import contains, json_document, pattern, text, tool_calls
+from ratchet.core.evaluation.graders import contains, json_document, pattern, refusal, text, tool_calls
 from ratchet.core.evaluation.graders.base import BuildGrader, Conversation, Environment, Grade, GradeAnswer
 from ratchet.core.plugins import PluginTable, callable_with
 
@@ -22,6 +22,7 @@ GRADERS: PluginTable[BuildGrader] = PluginTable(
         "pattern": pattern.build,
         "json": json_document.build,
         "tool_calls": tool_calls.build,
+        "refusal": refusal.build,
     },
     callable_with(1),
 )
