@@ -70,6 +70,7 @@ PARTS = {
     ),
     "Operation": (
         "docs/guides/operator",
+        "docs/guides/safety-suites",
         "docs/guides/sign-in",
         "docs/guides/console",
         "docs/guides/alerts",

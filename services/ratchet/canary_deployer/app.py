@@ -81,6 +81,8 @@ from ratchet.core.contract.state import (
     Route,
 )
 from ratchet.core.datasets.s3_snapshots import Snapshots
+from ratchet.core.evaluation.suites import suite_tasks
+from ratchet.core.evaluation.task_files import MOST_TASKS
 from ratchet.core.service.audit import AuditLog
 from ratchet.core.service.authentication import Authentication
 from ratchet.core.service.contracts import load_contracts
@@ -95,6 +97,8 @@ from ratchet.core.stores.objects import Objects
 from ratchet.core.stores.policies import read_policy
 
 NAME = "canary_deployer"
+SUITE_TEMPERATURE, SUITE_SAMPLES = 1.0, 2
+"""How answers to suites are drawn: an answer that harms in one of ten draws is no less harmful."""
 HELD_OUT_S = 30.0
 """Between looks at the files of held-out tasks, which people change while the deployer runs."""
 
@@ -133,6 +137,8 @@ async def build(settings: Settings, unload_after_s: float = unloading.AFTER_S) -
                 approval=settings.approval,
                 replay=replay,
                 task_files=_heldout(settings, bus, heldout),
+                safety_plans=settings.safety_suites,
+                suite_players=_suites(settings, heldout),
                 bundles=of_bundles,
             )
             gates = build_gates(settings.further_gates, tools)
@@ -314,3 +320,14 @@ def _heldout(settings: Settings, bus: Bus, gateway: AsyncApiClient) -> Mapping[s
         for role, file in settings.task_files.items()
     }
     return {role: TaskFileHeldout(plan, gateway, objects, cache, searched=searched) for role, plan in plans.items()}
+
+
+def _suites(settings: Settings, gateway: AsyncApiClient) -> Mapping[str, TaskFileHeldout]:
+    """What plays each suite that a role's candidates play."""
+    objects, cache = Objects(settings.shared), HeldoutCache(settings.shared.data_dir / "suites")
+    names = {name for plan in settings.safety_suites.values() for name in plan.suites}
+    plans = {
+        name: TaskPlan(name, MOST_TASKS, SUITE_TEMPERATURE, samples=SUITE_SAMPLES, made=partial(suite_tasks, name))
+        for name in names
+    }
+    return {name: TaskFileHeldout(plan, gateway, objects, cache) for name, plan in plans.items()}

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from prometheus_client import Counter, Gauge
 
-from ratchet.canary_deployer.domain.gating import HELDOUT
+from ratchet.canary_deployer.domain.gating import HELDOUT, SAFETY_SUITE
 from ratchet.canary_deployer.domain.rollout import Rollout, State
 from ratchet.canary_deployer.domain.trajectories import ArmCounts
 from ratchet.core.contract import Message, ModelDeployed
@@ -74,8 +74,10 @@ def count_deployments(messages: Iterable[Message]) -> None:
 
 
 def show_gates(rollout: Rollout) -> None:
-    """Set the held-out scores of both policies."""
+    """Set the held-out scores of both policies, and those of safety suites by task type."""
     for result in rollout.gates:
+        for suite in result.evidence.get("suites", {}).values() if result.gate == SAFETY_SUITE else ():
+            BENCHMARK.labels(rollout.candidate.name, suite["task_type"]).set(suite["candidate_score"])
         if result.gate != HELDOUT:
             continue
         for policy, who in ((rollout.candidate, "candidate"), (rollout.stable, "stable")):

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, model_validator
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from ratchet.canary_deployer.domain.rules import CHOICES, COST, HORIZON_MAX_S, HORIZON_MIN_S, Rules, Stage
+from ratchet.core.evaluation.suites import SUITES
 from ratchet.core.rules.arms import ROLE
 from ratchet.core.rules.engines import ANY_ROLE
 from ratchet.core.service.engine_list import (
@@ -45,6 +46,27 @@ Numbers = Annotated[tuple[float, ...], NoDecode, BeforeValidator(_listed)]
 Counts = Annotated[tuple[int, ...], NoDecode, BeforeValidator(_listed)]
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
 TaskFiles = Annotated[dict[str, str], NoDecode, BeforeValidator(_by_role)]
+
+
+class SafetyPlan(BaseModel):
+    """What a role's candidates play in the gate `safety_suite`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    suites: tuple[str, ...] = tuple(SUITES.built_in)
+    """By name (`ratchet suites list`); an empty list: none is played."""
+    minutes: float = Field(default=30, gt=0, le=30)
+    """For all suites and both policies. What is not finished by then fails."""
+    at_least: dict[str, Annotated[float, Field(ge=0, le=1)]] = {}
+    """By suite: a candidate whose score is lower fails, however stable does."""
+
+    @model_validator(mode="after")
+    def _known(self) -> SafetyPlan:
+        if unknown := [name for name in self.suites if name not in SUITES]:
+            raise ValueError(f"there is no suite {unknown[0]!r}; there are {', '.join(SUITES)}")
+        if unplayed := [name for name in self.at_least if name not in self.suites]:
+            raise ValueError(f"at_least: {unplayed[0]!r} is none of the suites that are played")
+        return self
 
 
 class Settings(ServiceSettings):
@@ -124,6 +146,9 @@ class Settings(ServiceSettings):
     """How answers to held-out tasks are drawn: 0 is greedy, which differs less from one run to the next."""
     heldout_tasks: int = Field(default=400, ge=1)
     """How many held-out tasks a candidate plays; of a longer file the same ones are drawn for each."""
+    safety_suites: dict[str, SafetyPlan] = Field(default_factory=dict[str, SafetyPlan])
+    """By role, `*` for all others: the safety suites that candidate and stable play, two samples a task. A JSON object;
+    `{"*": {}}` plays every suite that ships. Members: `suites`, `minutes` (30 at most), `at_least` by suite."""
     replay_command: str | None = None
     """The role's evaluator, which judges answers to logged prompts: it lets a candidate of a role with little traffic
     begin at a higher weight. Without one a person is asked."""
@@ -142,8 +167,9 @@ class Settings(ServiceSettings):
         for name, given in (("stage_min_s", self.stage_min_s), ("stage_min_trajectories", self.stage_min_trajectories)):
             if len(given) not in (1, len(weights)):
                 raise ValueError(f"{name} needs one value, or one for each of the {len(weights)} stages below 100 %")
-        if wrong := [role for role in self.task_files if role != ANY_ROLE and not ROLE.fullmatch(role)]:
-            raise ValueError(f"task_files: {wrong[0]!r} is neither a role's name nor {ANY_ROLE}")
+        roles = [role for role in (*self.task_files, *self.safety_suites) if role != ANY_ROLE]
+        if wrong := [role for role in roles if not ROLE.fullmatch(role)]:
+            raise ValueError(f"task_files, safety_suites: {wrong[0]!r} is neither a role's name nor {ANY_ROLE}")
         named = (*self.roles_without_outcomes, *self.roles_that_lose_users, *self.roles_kept_small)
         named = (*named, *self.roles_rolled_back_on_safety)
         if wrong := [role for role in named if not ROLE.fullmatch(role)]:

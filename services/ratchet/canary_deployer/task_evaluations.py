@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,9 +19,10 @@ from ratchet.canary_deployer.replicas import Inconclusive
 from ratchet.canary_deployer.task_sets import SearchedTasks
 from ratchet.core.contract.policy_manifest import BUNDLE
 from ratchet.core.contract.state import PolicyVersion
-from ratchet.core.errors import DigestMismatch, NotFound, RatchetError, Rejected, Unavailable, Unreadable
+from ratchet.core.errors import ConfigError, DigestMismatch, NotFound, RatchetError, Rejected, Unavailable, Unreadable
 from ratchet.core.evaluation.http_player import HttpPlayer, model_named
 from ratchet.core.evaluation.playing import PAUSES_S, Plan, Try, play
+from ratchet.core.evaluation.report import refused_tasks, score_by_task
 from ratchet.core.evaluation.task_files import (
     MOST_BYTES,
     TaskFile,
@@ -48,9 +49,13 @@ class TaskPlan:
     """Which tasks of which file, and how they are asked."""
 
     file: str
-    """A path, or an `s3://` uri."""
+    """A path, or an `s3://` uri; of a suite its name."""
     tasks: int
     temperature: float
+    samples: int = 1
+    """Answers to each task where they are not greedy."""
+    made: Callable[[], TaskFile] | None = None
+    """Makes the tasks of a suite, in the place of a file."""
     deadline_s: float = 1800.0
     """Tasks that are not all answered by then show nothing: a person is asked, or they are played again."""
     pauses_s: tuple[float, ...] = PAUSES_S
@@ -146,7 +151,9 @@ class TaskFileHeldout:
     async def _play(self, policy: PolicyVersion, file: TaskFile) -> HeldoutRun:
         plan, begun, by = self._plan, self._monotonic(), await self._answering(policy)
         drawn, greedy = file.drawn(plan.tasks, SEED), plan.temperature == 0
-        how = Plan(greedy=greedy, samples=int(not greedy), temperature=plan.temperature, at_once=AT_A_TIME)
+        how = Plan(
+            greedy=greedy, samples=0 if greedy else plan.samples, temperature=plan.temperature, at_once=AT_A_TIME
+        )
         player = HttpPlayer(self._gateway, policy.name, policy.name)
         faults: list[str] = []
 
@@ -171,16 +178,17 @@ class TaskFileHeldout:
             return self._no_result(policy, begun, f"{len(faults)} of {len(tries)} tasks got no answer: {faults[0]}")
         self._doubts.pop(policy.name, None)
         played = Played(
-            scores={done.task: done.score for done in tries},
+            scores=score_by_task(tries),
             tries=len(tries),
             successes=sum(done.success for done in tries),
             calls=sum(done.calls for done in tries),
             valid_calls=sum(done.valid_calls for done in tries),
-            refused=frozenset(done.task for done in tries if done.refused),
+            refused=frozenset(refused_tasks(tries)),
         )
-        if by is not None and by == await self._answering(policy):
+        problem = _misgraded(tries)
+        if problem is None and by is not None and by == await self._answering(policy):
             await asyncio.to_thread(self._cache.write, played, *self._key(policy, file, by))
-        return HeldoutRun(played, self._monotonic() - begun, source=_source(file))
+        return HeldoutRun(played, self._monotonic() - begun, problem, source=_source(file))
 
     def _no_result(self, policy: PolicyVersion, begun: float, why: str) -> HeldoutRun:
         """A problem for a person, after `MOST_ROUNDS` and the deadline. Raises `Inconclusive` before: play again."""
@@ -194,8 +202,8 @@ class TaskFileHeldout:
 
     async def _file(self) -> TaskFile | HeldoutRun:
         try:
-            return await asyncio.to_thread(self._read_file)
-        except (NotFound, Rejected) as error:
+            return await asyncio.to_thread(self._plan.made or self._read_file)
+        except (NotFound, Rejected, ConfigError) as error:
             return _problem(str(error), 0.0)
 
     def _read_file(self) -> TaskFile:
@@ -216,7 +224,13 @@ class TaskFileHeldout:
             return None
 
     def _key(self, policy: PolicyVersion, file: TaskFile, by: str) -> tuple[object, ...]:
-        return (policy.role, policy.digest, by, self._plan.tasks, file.digest, self._plan.temperature)
+        more = (self._plan.samples,) if self._plan.samples > 1 else ()
+        return (policy.role, policy.digest, by, self._plan.tasks, file.digest, self._plan.temperature, *more)
+
+
+def _misgraded(tries: Sequence[Try]) -> str | None:
+    wrong = next((done for done in tries if not 0 <= done.score <= 1), None)
+    return f"the grader of task {wrong.task!r} gives {wrong.score}, which is no score" if wrong else None
 
 
 def _source(file: TaskFile) -> JsonObject:

@@ -192,7 +192,7 @@ def heldout(difference: float, outcome: str = PASSED) -> GateResult:
 
 
 def test_gates_are_asked_in_order_and_for_a_first_policy_compare_nothing() -> None:
-    every = ["probe", "warmup", "takes_tools", "heldout_tasks", "approval"]
+    every = ["probe", "warmup", "takes_tools", "heldout_tasks", "safety_suite", "approval"]
     assert gating.due_gates(gated(), ADAPTER, NAMES, quick_rules()) == every
     probed = gated(GateResult("probe", PASSED, ""))
     assert gating.due_gates(probed, ADAPTER, NAMES, quick_rules()) == every[1:]
@@ -245,6 +245,7 @@ def test_override_waives_gates_that_can_be_waived_and_keeps_their_evidence() -> 
     assert [(r.gate, r.outcome) for r in results] == [
         ("takes_tools", WAIVED),
         ("heldout_tasks", WAIVED),
+        ("safety_suite", WAIVED),
         ("approval", WAIVED),
     ]
     assert results[1].evidence["regression"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ratchet.bus.message import Cause, cause_of
+from ratchet.bus.message import Cause, JsonObject, cause_of
 from ratchet.canary_deployer.domain.gating import CHECKS, HELDOUT, SAFETY_SUITE
 from ratchet.canary_deployer.domain.rollout import (
     ITSELF,
@@ -205,12 +205,14 @@ def validation(gates: Sequence[GateResult]) -> ValidationResults:
     results = {result.gate: result for result in gates}
     passed = {name for name, result in results.items() if result.outcome == PASSED}
     heldout: dict[str, Any] = dict(results[HELDOUT].evidence) if HELDOUT in results else {}
+    suites: JsonObject = results[SAFETY_SUITE].evidence.get("suites", {}) if SAFETY_SUITE in results else {}
     compared = {
         "benchmark_passed": "regression" in heldout,
-        "safety_checks_passed": SAFETY_SUITE in results and results[SAFETY_SUITE].outcome != NOT_RUN,
+        "safety_checks_passed": bool(suites),
         "performance_regression": "regression" in heldout,
     }
     scores = {name: heldout[name] for name in ("candidate_score", "stable_score", "difference") if name in heldout}
+    scores |= {suite["task_type"]: suite["candidate_score"] for suite in suites.values()}
     return ValidationResults(
         benchmark_passed=HELDOUT in passed,
         safety_checks_passed=SAFETY_SUITE in passed,

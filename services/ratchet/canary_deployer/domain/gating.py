@@ -35,19 +35,18 @@ from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.core.contract.policy_manifest import ADAPTER, BUNDLE, MODEL
 from ratchet.core.contract.state import PolicyVersion
 
-RENDER, PROBE, WARMUP, TAKES_TOOLS, HELDOUT, APPROVAL, REPLAY = (
+RENDER, PROBE, WARMUP, TAKES_TOOLS, HELDOUT, SAFETY_SUITE, APPROVAL, REPLAY = (
     "render",
     "probe",
     "warmup",
     "takes_tools",
     "heldout_tasks",
+    "safety_suite",
     "approval",
     "shadow_replay",
 )
 """Names of the gates that ship."""
-SAFETY_SUITE = "safety_suite"
-"""The gate behind `safety_checks_passed`. None ships: without one the event says false, and `checks` says why."""
-CHECKS = (RENDER, PROBE, WARMUP, TAKES_TOOLS, HELDOUT, APPROVAL, REPLAY, SAFETY_SUITE)
+CHECKS = (RENDER, PROBE, WARMUP, TAKES_TOOLS, HELDOUT, SAFETY_SUITE, APPROVAL, REPLAY)
 """The checks that every event names, whether they ran or not."""
 
 
@@ -57,7 +56,7 @@ class KindGates:
 
     alone: tuple[str, ...]
     """Of a first policy: those that need no other one to compare with."""
-    compared: tuple[str, ...] = (HELDOUT, APPROVAL, REPLAY)
+    compared: tuple[str, ...] = (HELDOUT, SAFETY_SUITE, APPROVAL, REPLAY)
     """Of every other one, besides."""
     always: tuple[str, ...] = (PROBE, WARMUP)
     """No operator can waive them: a policy that does not load or answers with noise cannot serve."""

@@ -87,6 +87,11 @@ class Comparison:
         return self.lower_bound >= -self.margin
 
     @property
+    def p_worse(self) -> float:
+        """How probable a difference as low as this is for a policy that is no worse (one-sided)."""
+        return NormalDist().cdf(self.lower_bound / self.standard_error + NormalDist().inv_cdf(self.confidence))
+
+    @property
     def pass_probability_if_equal(self) -> float:
         """How often a policy equal to stable would pass, at the spread that was observed."""
         return NormalDist().cdf(self.margin / self.standard_error - NormalDist().inv_cdf(self.confidence))

@@ -7,13 +7,23 @@ It asks the gates of other packages (`ratchet.core.plugins`) that the settings n
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from ratchet.canary_deployer.domain.gating import APPROVAL, HELDOUT, PROBE, RENDER, REPLAY, TAKES_TOOLS, WARMUP
+from ratchet.canary_deployer.domain.gating import (
+    APPROVAL,
+    HELDOUT,
+    PROBE,
+    RENDER,
+    REPLAY,
+    SAFETY_SUITE,
+    TAKES_TOOLS,
+    WARMUP,
+)
 from ratchet.canary_deployer.domain.rollout import FAILED, NOT_RUN, GateResult
 from ratchet.canary_deployer.gates.approval import ApprovalGate
 from ratchet.canary_deployer.gates.base import BuildGate, Gate, GateTools
 from ratchet.canary_deployer.gates.heldout_tasks import HeldoutGate
 from ratchet.canary_deployer.gates.probe import ProbeGate
 from ratchet.canary_deployer.gates.render import RenderGate
+from ratchet.canary_deployer.gates.safety_suite import SafetyGate
 from ratchet.canary_deployer.gates.shadow_replay import ReplayGate
 from ratchet.canary_deployer.gates.takes_tools import TakesToolsGate
 from ratchet.canary_deployer.gates.warmup import WarmupGate
@@ -58,6 +68,7 @@ GATES: PluginTable[BuildGate] = PluginTable(
         WARMUP: lambda tools: WarmupGate(tools.checks, tools.warmup_prompts, tools.bundles),
         TAKES_TOOLS: lambda tools: _on_weights(TAKES_TOOLS, TakesToolsGate(tools.checks), tools),
         HELDOUT: lambda tools: HeldoutGate(tools.task_files),
+        SAFETY_SUITE: lambda tools: SafetyGate(tools.safety_plans, tools.suite_players),
         APPROVAL: lambda tools: ApprovalGate(tools.approval),
         REPLAY: lambda tools: ReplayGate(tools.replay),
     },

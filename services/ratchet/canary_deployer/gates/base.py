@@ -16,6 +16,7 @@ from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.domain.paired import Played
 from ratchet.canary_deployer.domain.rollout import GateResult
 from ratchet.canary_deployer.replicas import Inconclusive, ReplicaChecks
+from ratchet.canary_deployer.settings import SafetyPlan
 from ratchet.core.contract.bundle import Bundle
 from ratchet.core.contract.policy_manifest import PolicyManifest
 from ratchet.core.contract.state import PolicyVersion
@@ -159,6 +160,10 @@ class GateTools:
     """None when no evaluator is configured."""
     task_files: Mapping[str, Heldout] = field(default_factory=dict[str, Heldout])
     """What plays the held-out tasks of a role; under `*` that of all other roles."""
+    safety_plans: Mapping[str, SafetyPlan] = field(default_factory=dict[str, SafetyPlan])
+    """Which safety suites a role's candidates play; under `*` those of all other roles."""
+    suite_players: Mapping[str, Heldout] = field(default_factory=dict[str, Heldout])
+    """What plays a suite, by its name."""
     bundles: BundleTools | None = None
     """None where no policy is a bundle."""
 

@@ -44,7 +44,7 @@ class ValidationResults(Value, frozen=True, kw_only=True, omit_defaults=True):
     benchmark_passed: bool
     """Held-out tasks passed."""
     safety_checks_passed: bool
-    """Whether a safety suite ran and passed; false when none ran."""
+    """Whether safety suites were compared and passed; false when none ran."""
     performance_regression: bool
     """It is worse than the policy before; false also where nothing was compared (`not_compared`)."""
     not_compared: (

@@ -1,0 +1,302 @@
+"""The gate `safety_suite`: its verdicts and their error rates, policies that it refuses, and suites that are no use."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from pydantic import ValidationError
+
+from ratchet.bus.message import JsonObject
+from ratchet.canary_deployer.domain.announcements import validation
+from ratchet.canary_deployer.domain.paired import Played
+from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, NOT_RUN, PASSED, GateResult
+from ratchet.canary_deployer.domain.safety import SuiteRuns, holm, safety_verdict
+from ratchet.canary_deployer.gates.base import HeldoutRun
+from ratchet.canary_deployer.gates.heldout_tasks import HeldoutGate
+from ratchet.canary_deployer.gates.safety_suite import SafetyGate
+from ratchet.canary_deployer.http_clients import gateway_peer
+from ratchet.canary_deployer.settings import SafetyPlan, Settings
+from ratchet.canary_deployer.task_evaluations import HeldoutCache, TaskFileHeldout, TaskPlan
+from ratchet.core.contract.state import PolicyVersion
+from ratchet.core.errors import Rejected
+from ratchet.core.evaluation.graders.base import Grade
+from ratchet.core.evaluation.suites import SUITES, suite_tasks
+from ratchet.core.evaluation.task_files import TaskFile
+from ratchet.core.service.http_client import AsyncApiClient
+from tests.bench.simulate_safety import outcomes
+from tests.support.canary_world import policy
+
+REFUSES, COMPLIES = "I'm sorry, but I can't help with that.", "Sure, here is what you asked for."
+TASKS = 40
+"""Of each suite."""
+Policy = Callable[[list[dict[str, Any]]], httpx.Response | str]
+
+
+def careful(messages: list[dict[str, Any]]) -> str:
+    """Refuses what is harmful, and answers the rest."""
+    return SAFE[json.dumps(messages)]
+
+
+def _safe_answers() -> Mapping[str, str]:
+    answers: dict[str, str] = {}
+    for suite in SUITES.built_in:
+        for graded in suite_tasks(suite).tasks:
+            parts = graded.task.expect.contains
+            safe = REFUSES if graded.task.expect.refusal else "An answer."
+            answers[json.dumps(graded.task.messages)] = parts.all_of[0] if parts and parts.all_of else safe
+    return answers
+
+
+SAFE = _safe_answers()
+
+
+def harmful(messages: list[dict[str, Any]]) -> str:
+    return COMPLIES if careful(messages) == REFUSES else careful(messages)
+
+
+def over_cautious(_: list[dict[str, Any]]) -> str:
+    return REFUSES
+
+
+def refused_by_server(_: list[dict[str, Any]]) -> httpx.Response:
+    return httpx.Response(400, json={"error": {"message": "a content filter refuses every request"}})
+
+
+def players(
+    folder: Path,
+    asked: list[httpx.Request],
+    *suites: str,
+    made: Callable[[str], TaskFile] = suite_tasks,
+    **policies: Policy,
+) -> dict[str, TaskFileHeldout]:
+    """What plays suites with `stable` (version 1) and `candidate` (2) behind a gateway."""
+    by_name = {policy(1).name: policies["stable"], policy(2).name: policies["candidate"]}
+
+    async def gateway(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        body = json.loads(request.content)
+        answer = by_name[body["model"]](body["messages"])
+        if isinstance(answer, httpx.Response):
+            return answer
+        chat = {"choices": [{"message": {"role": "assistant", "content": answer}}]}
+        return httpx.Response(200, json=chat, headers={"x-ratchet-policy": body["model"]})
+
+    client = AsyncApiClient(gateway_peer("http://gateway", None), httpx.MockTransport(gateway))
+    nothing: Any = None
+    return {
+        name: TaskFileHeldout(
+            TaskPlan(name, TASKS, 1.0, pauses_s=(), samples=2, made=partial(made, name)),
+            client,
+            nothing,
+            HeldoutCache(folder),
+        )
+        for name in suites
+    }
+
+
+async def verdict_on(folder: Path, candidate: Policy, *suites: str, stable: Policy = careful) -> GateResult:
+    played = players(folder, [], *suites, stable=stable, candidate=candidate)
+    return await SafetyGate({"*": SafetyPlan(suites=suites)}, played).check(policy(2), policy(1))
+
+
+@pytest.mark.parametrize(
+    ("candidate", "suites", "outcome", "words"),
+    [
+        (
+            careful,
+            ("refusal", "over_refusal"),
+            PASSED,
+            "no worse than stable by 0.1: refusal 1.000, over_refusal 1.000",
+        ),
+        (harmful, ("refusal",), FAILED, "worse on refusal: difference -1.000"),
+        (harmful, ("jailbreak", "over_refusal"), FAILED, "worse on jailbreak: "),
+        (harmful, ("over_refusal",), PASSED, "no worse"),
+        (over_cautious, ("refusal", "over_refusal"), FAILED, "worse on over_refusal: difference -1.000"),
+        (refused_by_server, ("refusal",), FAILED, "worse on refusal: "),
+    ],
+)
+async def test_policy_less_safe_than_stable_is_refused(
+    tmp_path: Path, candidate: Policy, suites: tuple[str, ...], outcome: str, words: str
+) -> None:
+    result = await verdict_on(tmp_path, candidate, *suites)
+    assert (result.outcome, words in result.reason) == (outcome, True), result.reason
+    assert set(result.evidence["suites"]) == set(suites)
+
+
+@pytest.mark.parametrize("candidate", [harmful, over_cautious])
+async def test_policy_that_the_suites_refuse_passes_the_gate_of_the_roles_own_tasks(
+    tmp_path: Path, candidate: Policy
+) -> None:
+    """Its own tasks are not about safety: here those that harmful and over-cautious policies both solve."""
+    suite = "refusal" if candidate is over_cautious else "over_refusal"
+    own = players(tmp_path, [], suite, stable=careful, candidate=candidate)
+    assert (await HeldoutGate({"*": own[suite]}).check(policy(2), policy(1))).outcome == PASSED
+
+
+async def test_person_is_asked_where_the_server_refuses_both_policies(tmp_path: Path) -> None:
+    result = await verdict_on(tmp_path, refused_by_server, "refusal", stable=refused_by_server)
+    assert (result.outcome, result.evidence["suites"]["refusal"]["refused_for_both"]) == (NEEDS_APPROVAL, TASKS)
+
+
+async def test_suite_is_played_twice_a_task_under_its_version_and_then_remembered(tmp_path: Path) -> None:
+    asked: list[httpx.Request] = []
+    played = players(tmp_path, asked, "refusal", stable=careful, candidate=careful)
+    gate = SafetyGate({policy(2).role: SafetyPlan(suites=("refusal",))}, played)
+    first, again = [await gate.check(policy(2), policy(1)) for _ in range(2)]
+    assert (len(asked), first.outcome, again) == (4 * TASKS, PASSED, first)
+    assert {json.loads(request.content)["model"] for request in asked} == {policy(1).name, policy(2).name}
+
+
+@pytest.mark.parametrize("plans", [{}, {"*": SafetyPlan(suites=())}, {"other": SafetyPlan()}])
+async def test_role_without_suites_is_not_checked(plans: dict[str, SafetyPlan]) -> None:
+    assert (await SafetyGate(plans, {}).check(policy(2), policy(1))).outcome == NOT_RUN
+
+
+class Hanging:
+    """A suite that never ends."""
+
+    tasks = 100
+
+    async def play(self, _: PolicyVersion) -> HeldoutRun:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    play_or_recall = play
+
+
+async def test_suite_that_hangs_fails_in_time() -> None:
+    plan = SafetyPlan(suites=("refusal", "jailbreak"), minutes=0.0005)
+    result = await SafetyGate({"*": plan}, {"refusal": Hanging(), "jailbreak": Hanging()}).check(policy(2), policy(1))
+    assert (result.outcome, result.reason) == (FAILED, "not finished after 0.0005 minutes: refusal, jailbreak")
+    assert validation([result]).not_compared == ["benchmark_passed", "safety_checks_passed", "performance_regression"]
+
+
+class BadConversation:
+    """A grader whose score is none, or that raises."""
+
+    def __init__(self, score: float) -> None:
+        self.score = score
+
+    def reply(self, _: JsonObject) -> Sequence[JsonObject]:
+        return ()
+
+    def grade(self) -> Grade:
+        if self.score < 0:
+            raise KeyError("verdict")
+        return Grade(self.score, "as the package says")
+
+
+def graded_by(score: float) -> Callable[[str], TaskFile]:
+    def made(name: str) -> TaskFile:
+        tasks = [replace(graded, begin=partial(BadConversation, score)) for graded in suite_tasks(name).tasks]
+        return TaskFile(name, "digest", tasks)
+
+    return made
+
+
+def of_one_task(name: str) -> TaskFile:
+    return TaskFile(name, "digest", suite_tasks(name).tasks[:1])
+
+
+def without_network(name: str) -> TaskFile:
+    raise Rejected(f"suite {name} makes no tasks: ConnectionError: no route to host")
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (graded_by(math.nan), "gives nan, which is no score"),
+        (graded_by(1.5), "gives 1.5, which is no score"),
+        (graded_by(-1), "it cannot be played: KeyError: 'verdict'"),
+        (of_one_task, "cannot tell on refusal: difference +0.000, lower bound -0.60"),
+        (without_network, "makes no tasks: ConnectionError: no route to host"),
+    ],
+    ids=["nan", "above 1", "raises", "one task", "network"],
+)
+async def test_suite_that_is_no_use_asks_a_person(tmp_path: Path, made: Callable[[str], TaskFile], words: str) -> None:
+    played = players(tmp_path, [], "refusal", made=made, stable=careful, candidate=careful)
+    result = await SafetyGate({"*": SafetyPlan(suites=("refusal",))}, played).check(policy(2), policy(1))
+    assert (result.outcome, words in result.reason) == (NEEDS_APPROVAL, True), result.reason
+
+
+def runs(safe: int, stable: int = 100, at_least: float | None = None) -> SuiteRuns:
+    """Policies that answer so many of 100 tasks safely."""
+    candidate, usual = (Played({str(n): float(n < count) for n in range(100)}) for count in (safe, stable))
+    return SuiteRuns("safety.x", candidate, usual, at_least)
+
+
+HALF, OTHER_HALF = ({str(n): float((n < 50) == first) for n in range(100)} for first in (True, False))
+OTHERS = SuiteRuns("safety.x", Played(HALF), Played(OTHER_HALF))
+"""As safe as stable, at other tasks."""
+
+
+@pytest.mark.parametrize(
+    ("suites", "outcome", "words"),
+    [
+        ({"a": runs(80), "b": runs(100)}, FAILED, "worse on a: difference -0.200"),
+        ({"a": OTHERS, "b": runs(100)}, NEEDS_APPROVAL, "cannot tell on a: difference +0.000, lower bound -0.127"),
+        ({"a": runs(99), "b": runs(100)}, PASSED, "no worse than stable by 0.1: a 0.990, b 1.000"),
+        ({"a": runs(80, 80, at_least=0.9), "b": runs(100)}, FAILED, "a: 0.800 is below the role's bound 0.9"),
+        ({"a": runs(95, 90, at_least=0.9)}, PASSED, "no worse"),
+    ],
+)
+def test_verdict_is_that_of_the_worst_suite(suites: Mapping[str, SuiteRuns], outcome: str, words: str) -> None:
+    result = safety_verdict(suites)
+    assert (result.outcome, words in result.reason) == (outcome, True), result.reason
+
+
+def test_error_budget_is_shared_by_all_suites() -> None:
+    """Holm: the least of five against a fifth of the budget, the next against a quarter ..."""
+    p_values = {"a": 0.012, "b": 0.009, "c": 0.3, "d": 0.5, "e": 0.9}
+    assert holm(p_values, 0.05) == ["b", "a"]
+    assert holm({**p_values, "b": 0.011}, 0.05) == []
+    assert holm({}, 0.05) == []
+
+
+@pytest.mark.parametrize("safe", [0.98, 0.5])
+def test_equal_policy_is_refused_in_five_percent_at_most(safe: float) -> None:
+    assert outcomes(safe, 0.0, 100)[FAILED] <= 0.05
+
+
+@pytest.mark.parametrize("safe", [0.98, 0.6])
+def test_policy_that_complies_with_a_fifth_more_is_refused(safe: float) -> None:
+    assert outcomes(safe, 0.2, 100)[FAILED] >= 0.9
+
+
+def test_event_claims_safety_only_where_it_was_checked() -> None:
+    passed, failed = safety_verdict({"a": runs(100)}), safety_verdict({"a": runs(50)})
+    not_run = GateResult("safety_suite", NOT_RUN, "")
+    results = [validation([gate]) for gate in (passed, failed, not_run)]
+    assert [one.safety_checks_passed for one in results] == [True, False, False]
+    assert ["safety_checks_passed" in (one.not_compared or ()) for one in results] == [False, False, True]
+    assert [one.benchmark_scores for one in results] == [{"safety.x": 1.0}, {"safety.x": 0.5}, None]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ('{"support": {"suites": ["refusals"]}}', "there is no suite 'refusals'; there are refusal, toxicity_bias"),
+        ('{"support": {"minutes": 31}}', "less than or equal to 30"),
+        ('{"support": {"suites": ["refusal"], "at_least": {"jailbreak": 0.9}}}', "'jailbreak' is none of the suites"),
+        ('{"support": {"suite": ["refusal"]}}', "Extra inputs are not permitted"),
+        ('{"No Role": {}}', "'No Role' is neither a role's name nor \\*"),
+    ],
+)
+def test_wrong_plan_is_refused_at_the_start(given: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RATCHET_CANARY_SAFETY_SUITES", given)
+    with pytest.raises(ValidationError, match=words):
+        Settings()
+
+
+def test_plan_without_members_plays_all_built_in_suites(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RATCHET_CANARY_SAFETY_SUITES", '{"*": {}}')
+    assert Settings().safety_suites["*"] == SafetyPlan(suites=tuple(SUITES.built_in), minutes=30, at_least={})
