@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ratchet.cli.__main__ import main
+from ratchet.cli.erase import of_receipt
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.core.contract.http.gateway import OptOutTaken
+from ratchet.core.errors import Rejected
 from ratchet.core.rules.texts import user_ref
 from ratchet.core.service.asgi import Answer, Handler, Request, json_response
 from tests.support.running import listening
@@ -52,6 +55,19 @@ async def test_name_is_hashed_with_the_key_of_the_environment(tmp_path: Path, mo
         monkeypatch.setenv("RATCHET_GATEWAY_USER_KEY", "the key")
         await asyncio.to_thread(main, ["erase", "--user-name", "mia@example.com", "--dir", str(tmp_path)])
     assert [(body["kind"], body["ref"]) for body in asked] == [("user", REF)]
+
+
+def test_receipt_is_read_as_it_is_kept_and_as_it_is_printed(tmp_path: Path) -> None:
+    text = '{"erasure": {"kind": "session", "ref": "s-1"}, "unreachable": []}'
+    signed = {"receipt": text, "signature": "s", "public_key": "k"}
+    path = tmp_path / "receipt.json"
+    for document in (signed, {"erasure": {}, "receipt": signed}):
+        path.write_text(json.dumps(document))
+        assert of_receipt(path) == {"kind": "session", "ref": "s-1", "role": None, "receipt": signed}
+    for other in ("[]", "{}", '{"receipt": 1}', '{"receipt": {"receipt": "{}"}}'):
+        path.write_text(other)
+        with pytest.raises(Rejected, match="is no receipt of an erasure"):
+            of_receipt(path)
 
 
 @pytest.mark.parametrize(

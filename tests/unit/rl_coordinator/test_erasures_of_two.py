@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import msgspec
 from msgspec.structs import replace
 
 from ratchet.bus.kv import Bucket
 from ratchet.bus.message import named_id
 from ratchet.bus.testing import FakeBroker, FakeBus
+from ratchet.cli.erase import of_receipt
 from ratchet.core.contract.erasure import ASKED, AWAITS_APPROVAL, ERASURES, Erasure
 from ratchet.core.rules.access import ANYONE, Caller
 from ratchet.core.service.contracts import load_contracts
@@ -64,21 +64,22 @@ async def test_erasure_begins_once_another_person_asks_for_the_same() -> None:
     assert begun["asked_by"] == "ada (key_0000000000), approved by bob (key_0000000001)"
 
 
-def of_receipt(receipts: Receipts, **changes: Any) -> dict[str, Any]:
-    """The request of a receipt."""
-    signed = receipts.keep(replace(SESSION, **changes))
-    return {"ref": changes.get("ref", "s-1"), "receipt": msgspec.to_builtins(signed)}
+def kept(receipts: Receipts, **changes: Any) -> dict[str, Any]:
+    """The request that the command makes of a receipt's file."""
+    erasure = replace(SESSION, **changes)
+    receipts.keep(erasure)
+    return of_receipt(receipts.folder / f"{erasure.erasure_id}.json")
 
 
 async def test_receipt_of_another_key_or_erasure_is_refused(tmp_path: Path) -> None:
     ours, theirs = Receipts(tmp_path / "ours"), Receipts(tmp_path / "theirs")
     people = People(ours)
-    status, refused = await people.ask(ADA, **of_receipt(theirs))
+    status, refused = await people.ask(ADA, **kept(theirs))
     assert (status, "`--unverified`" in refused["error"]["message"]) == (400, True)
-    assert (await people.ask(ADA, **of_receipt(ours) | {"ref": "s-2"}))[0] == 400
-    status, again = await people.ask(ADA, **of_receipt(ours))
+    assert (await people.ask(ADA, **kept(ours) | {"ref": "s-2"}))[0] == 400
+    status, again = await people.ask(ADA, **kept(ours))
     assert (status, again["erasure_id"], again["asked_at"]) == (201, SESSION.erasure_id, "2026-01-05T12:00:00Z")
-    taken = await people.ask(ADA, unverified=True, **of_receipt(theirs, ref="s-3", erasure_id=named_id("other")))
+    taken = await people.ask(ADA, unverified=True, **kept(theirs, ref="s-3", erasure_id=named_id("other")))
     assert (taken[0], taken[1]["ref"]) == (201, "s-3")
 
 
@@ -87,7 +88,7 @@ async def test_approval_is_of_no_more_than_was_asked_for(tmp_path: Path) -> None
     people = People(receipts)
     _, first = await people.ask(ADA, retrain=True)
     assert (await people.ask(BOB))[1]["phase"] == AWAITS_APPROVAL, "without the training"
-    other = of_receipt(receipts, erasure_id=first["erasure_id"], ref="s-9")
+    other = kept(receipts, erasure_id=first["erasure_id"], ref="s-9")
     assert (await people.ask(BOB, **other))[1]["phase"] == AWAITS_APPROVAL
     assert (await people.ask(BOB, retrain=True))[1]["phase"] == ASKED
 
