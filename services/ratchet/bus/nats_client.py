@@ -78,12 +78,13 @@ def read_seed(path: Path) -> Seed:
 
 
 class Connection(Nats):
-    """nats-py's client without three of its faults (nats-py 2.16).
+    """nats-py's client without four of its faults (nats-py 2.16).
 
     Its reading ends for good with the PONG to a ping whose sender has stopped waiting for it, as after a broker that
     was frozen for a moment (`Client._process_pong`). And it tells its credentials to any server that asks for no TLS,
-    also where the url is `tls://`: to one in the middle, for example (`Client._process_connect_init`). And it is closed
-    for good where the broker takes its key away, though it may have another one by now (`Client._process_err`).
+    also where the url is `tls://`: to one in the middle, for example (`Client._process_connect_init`). A handshake that
+    breaks off it never gets over (`Client._close`). And it is closed for good where the broker takes its key away,
+    though it may have another one by now (`Client._process_err`).
     """
 
     def __init__(self) -> None:
@@ -185,10 +186,11 @@ class Connection(Nats):
         self.login_refused = False
         try:
             await super()._process_connect_init()
-        except nats.errors.Error as error:
+        except (nats.errors.Error, OSError, TimeoutError) as error:
             self.login_refused = _REVOKED.search(str(error).lower()) is not None
             if self._transport is not None:  # nats-py leaves it open, and makes another one for each attempt
                 self._transport.close()
+            self._transport = None  # it would wait for ever for the end of one whose handshake broke off
             raise
 
     def _connect_command(self) -> bytes:

@@ -96,3 +96,12 @@ async def test_a_broker_at_tls_hears_no_credentials_in_clear_text(greeting: byte
 
         await eventually(heard_it)
         assert set(listener.heard) == {heard}
+
+
+async def test_handshake_that_breaks_off_is_tried_again() -> None:
+    async with listening(b'INFO {"tls_required": true}\r\n') as listener:
+        bus = Bus(Connection(), name="tls", contracts=load_contracts(), replicas=1)
+        with pytest.raises(nats.errors.NoServersError):
+            await bus.reach(SharedSettings().bus, f"tls://127.0.0.1:{listener.port}", reconnect_time_wait=0.01)
+        assert listener.heard == [HANDSHAKE] * len(listener.heard)
+        assert len(listener.heard) > 1
