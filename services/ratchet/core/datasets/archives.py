@@ -28,7 +28,7 @@ from ratchet.bus.message import Value
 from ratchet.core.contract.snapshot import ParquetFile
 from ratchet.core.datasets.parquet import RowWriter, count_rows, read_page, read_rows
 from ratchet.core.datasets.s3_snapshots import RemoteRows
-from ratchet.core.errors import DigestMismatch, NotFound, Rejected
+from ratchet.core.errors import DigestMismatch, NotFound, ObjectsUnavailable, Rejected
 
 if TYPE_CHECKING:
     from ratchet.core.stores.listing import StoredObject
@@ -247,14 +247,25 @@ class Archives:
     def _verified(self, file: ArchiveFile) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="ratchet-archive-") as directory:
             path = Path(directory) / "rows.parquet"
-            self._objects.get_file(file.uri, path, file.sha256, file.size)
+            with self._reading(file):
+                self._objects.get_file(file.uri, path, file.sha256, file.size)
             yield path
 
     def _columns(self, file: ArchiveFile, columns: Sequence[str]) -> list[dict[str, Any]]:
         """Some columns of all rows; of the file only what that takes is read. `Any`: each column has its own type."""
         stored = ParquetFile(uri=file.uri, sha256=file.sha256, size=file.size)
         rows = io.BufferedReader(RemoteRows(self._objects, stored), BUFFER_BYTES)
-        return read_page(rows, columns, 0, sys.maxsize, has_all=True)
+        with self._reading(file):
+            return read_page(rows, columns, 0, sys.maxsize, has_all=True)
+
+    @contextmanager
+    def _reading(self, file: ArchiveFile) -> Iterator[None]:
+        """Raises `Rejected` where the store is there and does not give this file: its own copy is damaged."""
+        try:
+            yield
+        except ObjectsUnavailable as error:
+            self._objects.ping()
+            raise Rejected(f"the object store does not give {file.uri}: {error}") from error
 
 
 def _file(stored: StoredObject) -> ArchiveFile | None:

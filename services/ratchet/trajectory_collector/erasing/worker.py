@@ -114,10 +114,12 @@ class Eraser:
         if self._checked and self.monotonic() - self._checked[-1] < CHECKED_S:
             return
         counts = await self.erased.counts()
-        for erasure in await self.tombstones.look():
-            if erasure.phase not in (REMOVED, DONE):
-                continue
-            if counts.get(erasure.erasure_id, 0) != erasure.ids or await self._has_changed(erasure.damaged):
+        ended = [erasure for erasure in await self.tombstones.look() if erasure.phase in (REMOVED, DONE)]
+        damaged = {uri for erasure in ended for uri in erasure.damaged}
+        if damaged:
+            damaged.intersection_update(await asyncio.to_thread(self.archives.damaged, damaged))
+        for erasure in ended:
+            if counts.get(erasure.erasure_id, 0) != erasure.ids or not damaged.issuperset(erasure.damaged):
                 await self._change(erasure, lambda now: msgspec.structs.replace(now, phase=ASKED))
         self._checked[:] = [self.monotonic()]
 
@@ -162,10 +164,6 @@ class Eraser:
         if damaged != erasure.damaged:
             await self._change(erasure, lambda now: msgspec.structs.replace(now, damaged=damaged))
         return done.rows
-
-    async def _has_changed(self, damaged: Sequence[str]) -> bool:
-        """Whether one of some damaged files of the archive is gone, or can be read."""
-        return bool(damaged) and [*damaged] != await asyncio.to_thread(self.archives.damaged, damaged)
 
     async def _remove_messages(
         self,

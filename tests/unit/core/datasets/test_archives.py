@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from ratchet.core.datasets.archives import ArchivedRow, ArchiveFile, Archives, Folder, Pairs
+from ratchet.core.errors import ObjectsUnavailable
 from ratchet.core.stores.objects import ObjectRef, Objects
 from ratchet.trajectory_collector.archiving import erase_archived
 from tests.support.blobs import MemoryBlobs
@@ -64,6 +65,31 @@ def test_damaged_file_is_named_and_holds_up_no_erasure(place: float) -> None:
     assert archives.erase(pairs("ac")).damaged == [file.uri]
     assert blobs.blobs.pop(file.uri) == broken
     assert held(blobs) == {"d"}
+
+
+class Failing(MemoryBlobs):
+    """A store that has lost an object, or is away."""
+
+    lost, is_away = "", False
+
+    def ping(self) -> None:
+        if self.is_away:
+            raise ObjectsUnavailable("no answer")
+
+    def get_part(self, uri: str, begin: int, size: int) -> bytes:
+        if self.is_away or uri == self.lost:
+            raise ObjectsUnavailable("no answer")
+        return super().get_part(uri, begin, size)
+
+
+def test_file_that_the_store_cannot_give_holds_up_no_erasure() -> None:
+    blobs = Failing()
+    blobs.lost = stored(blobs, row("a")).uri
+    stored(blobs, row("b"))
+    assert archives_of(blobs).erase(pairs("ab")) == (1, set(), [blobs.lost])
+    blobs.is_away = True
+    with pytest.raises(ObjectsUnavailable):
+        archives_of(blobs).erase(pairs("ab"))
 
 
 def test_damaged_file_that_is_put_back_is_read_again() -> None:
