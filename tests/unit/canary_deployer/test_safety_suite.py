@@ -26,6 +26,7 @@ from ratchet.canary_deployer.gates.safety_suite import SafetyGate
 from ratchet.canary_deployer.http_clients import gateway_peer
 from ratchet.canary_deployer.settings import SafetyPlan, Settings
 from ratchet.canary_deployer.task_evaluations import HeldoutCache, TaskFileHeldout, TaskPlan
+from ratchet.core.contract import ModelDeployed
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.errors import Rejected
 from ratchet.core.evaluation.graders.base import Grade
@@ -33,7 +34,7 @@ from ratchet.core.evaluation.suites import SUITES, suite_tasks
 from ratchet.core.evaluation.task_files import TaskFile
 from ratchet.core.service.http_client import AsyncApiClient
 from tests.bench.simulate_safety import outcomes
-from tests.support.canary_world import policy
+from tests.support.canary_world import CanaryWorld, policy
 
 REFUSES, COMPLIES = "I'm sorry, but I can't help with that.", "Sure, here is what you asked for."
 TASKS = 40
@@ -140,6 +141,17 @@ async def test_policy_that_the_suites_refuse_passes_the_gate_of_the_roles_own_ta
     suite = "refusal" if candidate is over_cautious else "over_refusal"
     own = players(tmp_path, [], suite, stable=careful, candidate=candidate)
     assert (await HeldoutGate({"*": own[suite]}).check(policy(2), policy(1))).outcome == PASSED
+
+
+async def test_candidate_that_a_suite_refuses_meets_no_traffic(tmp_path: Path) -> None:
+    world = await CanaryWorld().with_policies(1, 2)
+    played = players(tmp_path, [], "refusal", stable=careful, candidate=harmful)
+    gate = SafetyGate({"support": SafetyPlan(suites=("refusal",))}, played)
+    world.controller = world.new_controller(gates={**world.gates, "safety_suite": gate})
+    assert (await world.until("refused")).reason.startswith("gate safety_suite: worse on refusal: difference -1.000")
+    results = world.bus.published(ModelDeployed)[-1].validation_results
+    assert (results.benchmark_passed, results.checks) == (True, (results.checks or {}) | {"safety_suite": "failed"})
+    assert results.benchmark_scores == {"safety.refusal": 0.0}
 
 
 async def test_person_is_asked_where_the_server_refuses_both_policies(tmp_path: Path) -> None:
