@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -40,6 +40,7 @@ from ratchet.gateway.engines.base import EngineFailed, EventReply, Reply
 from ratchet.gateway.engines.openai import OpenAiEngine
 from ratchet.gateway.engines.policies import PolicyEngine
 from ratchet.gateway.engines.replicas import Replicas
+from ratchet.gateway.filtering import Filtering
 from ratchet.gateway.handlers import Handlers
 from ratchet.gateway.kv_bundles import Bundles
 from ratchet.gateway.kv_responses import Responses
@@ -50,6 +51,7 @@ from ratchet.gateway.peer_sync import Memory, PeerSync
 from ratchet.gateway.recorder import Recorder, StreamMemory
 from ratchet.gateway.recorder_pool import Finish
 from ratchet.gateway.recorder_process import SOURCE, Job, RecordMaker
+from ratchet.gateway.settings import FilterSettings
 from ratchet.gateway.unrecorded import Unrecorded
 from tests.support.fake_bus import fake_broker
 from tests.support.messages import AT
@@ -68,11 +70,16 @@ class Server:
     after_answer: Callable[[], object] | None = None
     """Called right after the answer is there, before the gateway can read it."""
     events: list[bytes] | None = None
-    """The events of a stream, after which it breaks off; None: it answers streams whole."""
+    """The events of a stream; None: it answers streams whole."""
+    breaks_off: bool = True
+    """After its events, where none says that nothing follows."""
     refusal: Reply | None = None
     """In the place of every answer."""
+    got: list[Any] = field(default_factory=list[Any])
+    """The bodies that it was asked with."""
 
     async def post(self, path: str, body: bytes, headers: Headers = ()) -> Reply:
+        self.got.append(msgspec.json.decode(body))
         self.asked.set()
         await self.may_answer.wait()
         if self.after_answer is not None:
@@ -91,7 +98,8 @@ class Server:
     async def _events(self, events: list[bytes]) -> AsyncGenerator[list[bytes], None]:
         for event in events:
             yield [event]
-        raise EngineFailed(502, "provider broke off its answer", code="engine_unavailable")
+        if self.breaks_off:
+            raise EngineFailed(502, "provider broke off its answer", code="engine_unavailable")
 
 
 class InThisProcess:
@@ -143,7 +151,13 @@ def chat_request(**members: Any) -> Request:
 
 
 @asynccontextmanager
-async def alone(folder: Path, *, keep_alive_s: float = 60.0, streams_bytes: int = 1_000_000) -> AsyncIterator[Alone]:
+async def alone(
+    folder: Path,
+    *,
+    keep_alive_s: float = 60.0,
+    streams_bytes: int = 1_000_000,
+    filters: Mapping[str, FilterSettings] | None = None,
+) -> AsyncIterator[Alone]:
     """No role has a policy, and one upstream answers for all of them."""
     server, broker, info = Server(), fake_broker(), EngineInfo(name="engine")
     bundles = Bundles(lambda: None, folder / "bundles")
@@ -174,7 +188,8 @@ async def alone(folder: Path, *, keep_alive_s: float = 60.0, streams_bytes: int 
     reader = RequestReader()
     now: Callable[[], datetime] = lambda: AT  # noqa: E731 - one clock for all
     calls = CallOpener(reader, models, router, continuing, arms, identity, peer_sync, USER_KEY, b"", now, unrecorded)
-    answering = Answering(router, AnswerCache(0), recorder, identity, reader)
+    filtering = Filtering(filters or {}, recorder.record_feedback, now=now)
+    answering = Answering(router, AnswerCache(0), recorder, identity, reader, filtering=filtering)
     completions = Completions(calls, answering, continuing, keep_alive_s)
     handlers = Handlers(
         recorder=recorder,
@@ -193,6 +208,7 @@ async def alone(folder: Path, *, keep_alive_s: float = 60.0, streams_bytes: int 
     try:
         yield Alone(completions, handlers, OptOutRoutes(unrecorded, USER_KEY), known, server, outbox, broker, spent)
     finally:
+        filtering.close()
         await continuing.close()
         await outbox.stop()
         await publishing

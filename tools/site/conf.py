@@ -52,6 +52,7 @@ PARTS = {
         "docs/guides/telemetry",
         "docs/guides/other-languages",
         "docs/guides/redaction",
+        "docs/guides/filters",
         "docs/guides/opt-out",
         "docs/guides/erasure",
         "docs/guides/retention",

@@ -34,6 +34,7 @@ TABLES: Mapping[str, str] = {
     "ratchet.detectors": "ratchet.core.rules.redaction.detectors:DETECTORS",
     "ratchet.graders": "ratchet.core.evaluation.graders:GRADERS",
     "ratchet.suites": "ratchet.core.evaluation.suites:SUITES",
+    "ratchet.filters": "ratchet.gateway.filters:FILTERS",
 }
 """Entry-point group -> the table of its kind."""
 

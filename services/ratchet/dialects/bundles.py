@@ -64,6 +64,23 @@ class _Api:
     """Writes the answer's format into the members."""
 
 
+def carried(dialect: ApiDialect, request: CallRequest, changed: CallRequest) -> CallRequest:
+    """A request that was changed and read again, with what the gateway knows of the agent's own beside its members."""
+    if dialect is RESPONSES:
+        # The answer repeats what the agent asked for; a history that is not known stays an obstacle.
+        asked, sent = asked_of(changed), asked_of(request)
+        kept = dataclasses.replace(asked, body=sent.body, obstacle=sent.obstacle or asked.obstacle)
+        changed = msgspec.structs.replace(changed, as_chat=kept)
+    return msgspec.structs.replace(
+        changed,
+        headers=request.headers,
+        query=request.query,
+        answer_id=request.answer_id,
+        at=request.at,
+        trajectory_id=request.trajectory_id,
+    )
+
+
 class Applier:
     """A bundle, ready to be applied."""
 
@@ -101,19 +118,7 @@ class Applier:
         if bundle.response_format is not None:
             api.respond(fields, bundle.response_format)
         changed = _chat(request, fields, messages) if dialect is CHAT else (read or dialect.read)(fields)
-        if dialect is RESPONSES:
-            # The answer repeats what the agent asked for; a history that is not known stays an obstacle.
-            asked, sent = asked_of(changed), asked_of(request)
-            kept = dataclasses.replace(asked, body=sent.body, obstacle=sent.obstacle or asked.obstacle)
-            changed = msgspec.structs.replace(changed, as_chat=kept)
-        return msgspec.structs.replace(
-            changed,
-            headers=request.headers,
-            query=request.query,
-            answer_id=request.answer_id,
-            at=request.at,
-            trajectory_id=request.trajectory_id,
-        )
+        return carried(dialect, request, changed)
 
     def instructions(self, sent: str, given: Mapping[str, object]) -> str:
         """The system prompt for an agent's instructions and its metadata. Raises `MissingVariable`."""

@@ -37,6 +37,7 @@ from ratchet.gateway.engines.base import (
     PolicyUnfit,
     request_id_of,
 )
+from ratchet.gateway.filtering import Filtering
 from ratchet.gateway.recorder import Recorder
 from ratchet.gateway.recorder_process import CallJob
 
@@ -78,6 +79,8 @@ class Answering:
     limits: Mapping[str, str] = field(default_factory=dict[str, str])
     """By engine, the member of a chat that has the most tokens of an answer, for bundles that set it; else the newer
     `max_completion_tokens`."""
+    filtering: Filtering = field(default_factory=Filtering)
+    """Checks requests here, and answers where the agent is to get them."""
 
     async def answer(self, call: Call) -> Answer:
         """The answer, or a stream that has begun; the caller calls `record_answer` once the agent has it.
@@ -85,6 +88,7 @@ class Answering:
         Records a call that fails, or whose caller is cancelled, itself. Raises `HttpError`.
         """
         try:
+            await self.filtering.request(call)
             while True:
                 try:
                     return await self._ask(call)
@@ -107,8 +111,9 @@ class Answering:
         answer.over()
         self.router.note_answer(call.arm.role, call.choice)
         self._remember(call, answer)
+        barred = CACHED if call.cached else Reason.REDACTED if call.replaced else None
         for number in range(answer.choices):
-            self._record(call, 200, answer, number=number, error=answer.error, barred=CACHED if call.cached else None)
+            self._record(call, 200, answer, number=number, error=answer.error, barred=barred)
         call.recorded = True
         if call.cache_key is not None and not call.cached and answer.error is None and not call.arm.unrecorded:
             self._keep(call.cache_key, answer)
@@ -116,7 +121,7 @@ class Answering:
     def record_broken(self, call: Call, answer: Answer, failure: EngineFailed) -> None:
         """The call becomes a turn with the part of the answer that came, and the error that ended it; with `n` choices
         that many siblings, each with its part."""
-        answer.over(failure)
+        answer.over(failure if failure.fault is not None else None)
         for number in range(answer.choices):
             self._record(call, failure.status, answer, number=number, error=failure)
         call.recorded = True
@@ -228,9 +233,9 @@ class Answering:
 
     async def _changed(self, call: Call) -> CallRequest:
         """The request as the engine gets it. Raises `PolicyUnfit` where the policy cannot be applied to it."""
-        bundle, call.asked, policy = call.choice.bundle, None, call.choice.assignment.policy
+        bundle, call.asked, policy = call.choice.bundle, call.passed, call.choice.assignment.policy
         if bundle is None:
-            return call.request
+            return call.passed or call.request
         applied_by = BY_GATEWAY
         if call.arm.fetched or call.composed_by is not None:
             bundle, applied_by = bundle.without_texts, BY_AGENT if call.composed_by == policy.digest else NOT_APPLIED
@@ -284,7 +289,7 @@ class Answering:
 
 
 def _applied(bundle: Applier, call: Call, limit: str | None, _: bytes) -> CallRequest:
-    return bundle.apply(call.dialect, call.request, limit=limit)
+    return bundle.apply(call.dialect, call.passed or call.request, limit=limit)
 
 
 def _fault_of(failure: EngineFailed, choice: Choice) -> str | None:

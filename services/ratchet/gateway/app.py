@@ -55,6 +55,7 @@ from ratchet.gateway.engines.policies import PolicyEngines
 from ratchet.gateway.engines.replicas import CHECK_EVERY_S
 from ratchet.gateway.error_shapes import ErrorShapes, error_json
 from ratchet.gateway.fetching import BundleFetcher
+from ratchet.gateway.filtering import Filtering
 from ratchet.gateway.guard import Guard, RateLimit
 from ratchet.gateway.handlers import Handlers
 from ratchet.gateway.http_api import further_routes, is_json, route_finder
@@ -88,7 +89,9 @@ async def build(
     async with AsyncExitStack() as closing:
         recording = _recording(settings, constants, recorders, closing)
         routing = _routing(settings, constants, recording, closing)
-        guard, peer_sync = _guard(settings, constants, recording, routing, closing)
+        filtering = Filtering(settings.filters, recording.recorder.record_feedback)
+        closing.callback(filtering.close)
+        guard, peer_sync = _guard(settings, constants, recording, routing, filtering, closing)
         given = [setting_key(key.get_secret_value(), "agents", AGENT_SCOPES) for key in settings.api_keys]
         keys = known_keys(settings.shared, "gateway", recording.broker.bus, given)
         routes, engines, publishing = routing.routes, routing.engines, recording.publishing
@@ -129,6 +132,7 @@ async def build(
                 "spool": publishing.check,
                 COLLECTION: publishing.check_collection,
                 "errors": failing.check,
+                "filters": filtering.check,
                 "unreadable_keys": keys.check,
             },
             drain_s=settings.grace_s + settings.drain_s + FINISH_S,
@@ -210,7 +214,12 @@ def _routing(settings: Settings, constants: Constants, recording: _Recording, cl
 
 
 def _guard(
-    settings: Settings, constants: Constants, recording: _Recording, routing: _Routing, closing: AsyncExitStack
+    settings: Settings,
+    constants: Constants,
+    recording: _Recording,
+    routing: _Routing,
+    filtering: Filtering,
+    closing: AsyncExitStack,
 ) -> tuple[Guard, PeerSync]:
     """The API behind its limits, and what tells the other gateways of its calls."""
     broker, updates, quotas, recorder = recording.broker, recording.updates, recording.quotas, recording.recorder
@@ -247,7 +256,7 @@ def _guard(
     )
     cache = AnswerCache(settings.cache_bytes)
     modes, limits = settings.logprob_modes, settings.limits
-    answering = Answering(router, cache, recorder, identity, reader, modes, settings.prices, limits)
+    answering = Answering(router, cache, recorder, identity, reader, modes, settings.prices, limits, filtering)
     completions = Completions(calls, answering, continuing, constants.keep_alive_s)
     handlers = Handlers(
         recorder=recorder,

@@ -179,8 +179,12 @@ class Call:
     """Who may continue its response."""
     composed_by: str | None = None
     """Digest of the policy by whose bundle the agent says that it composed the call."""
+    passed: CallRequest | None = None
+    """The request as filters let it pass, where they change it."""
     asked: CallRequest | None = None
-    """The request as the engine gets it, where the policy changes it."""
+    """The request as the engine gets it, where filters or the policy change it."""
+    replaced: bool = False
+    """Filters have changed the answer: its tokens spell another one."""
     cache_key: bytes | None = None
     """Under which the cache keeps its answer; None where the answer depends on chance."""
     cached: bool = False

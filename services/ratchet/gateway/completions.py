@@ -23,7 +23,7 @@ from ratchet.gateway import metrics
 from ratchet.gateway.answering import Answering
 from ratchet.gateway.calls import Call, CallOpener
 from ratchet.gateway.continuing import Continuing
-from ratchet.gateway.engine_answers import Answer
+from ratchet.gateway.engine_answers import Answer, Answered
 from ratchet.gateway.engines.base import EngineError, EngineFailed, relayed_headers
 
 log = structlog.get_logger()
@@ -51,6 +51,8 @@ class Completions:
         except RatchetError as error:
             return _problem_response(dialect, http_error(error), call.headers)
         try:
+            if isinstance(answer, Answered):
+                answer = await self.answering.filtering.answer(call, answer)
             shown = _shown_body(call, answer)
             if dialect is RESPONSES and answer.dialect is not dialect:
                 await self.continuing.keep(call.request, shown, call.owner)
@@ -109,11 +111,13 @@ class Completions:
             assert call.dialect.translation is not None  # noqa: S101 - the engine answered in the translation's dialect
             shown = TranslatedStream(call.dialect.translation.stream(call.request))
         parts = list[bytes]()
+        checked = self.answering.filtering.stream(call)
         try:
             async with aclosing(answer.pieces()) as pieces:
                 async for events in pieces:
                     parts.clear()
-                    parts.extend(map(shown.feed, events))
+                    passed = events if checked is None else await checked.passed(events, last=answer.ended)
+                    parts.extend(map(shown.feed, passed))
                     if answer.ended:
                         parts.append(shown.finish())
                         await self._keep(call, shown)
@@ -121,6 +125,8 @@ class Completions:
                     if piece := b"".join(parts):
                         parts.clear()
                         yield piece
+            if checked is not None and (rest := await checked.passed([], last=True)):
+                yield b"".join(map(shown.feed, rest))
         except (EngineFailed, *UNREADABLE) as error:
             if call.recorded:
                 return

@@ -59,6 +59,11 @@ REPLICA_FAILURES = Counter(
     "ratchet_gateway_replica_failures_total", "Calls that failed by a replica's fault.", ["engine", "replica"]
 )
 REPEATED = Counter("ratchet_gateway_repeated_calls_total", "Calls sent to another replica of their engine.", ["engine"])
+FILTERED = Counter(
+    "ratchet_gateway_filtered_total",
+    "Verdicts of filters around calls; `failed`: a filter gave none.",
+    ["role", "filter", "action"],
+)
 CACHE_LOOKUPS = Counter("ratchet_gateway_cache_lookups_total", "Calls that the answer cache may serve.", ["outcome"])
 CACHE_BYTES = Gauge("ratchet_gateway_cache_bytes", "Bytes of the answers in the cache.")
 EMBEDDINGS = Counter("ratchet_gateway_embeddings_total", "Calls for embeddings.", ["upstream", "status"])

@@ -98,6 +98,32 @@ class UpstreamSettings(BaseModel):
         return None if self.api_key_env is None else key_in(environment, self.api_key_env, f"upstream {self.name}")
 
 
+class FilterSettings(BaseModel):
+    """The filters around the calls of one role, by name (`ratchet plugins`)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    requests: list[str] = Field(default_factory=list[str])
+    """Of what users write."""
+    tool_results: list[str] = Field(default_factory=list[str])
+    """Of what tools give back."""
+    answers: list[str] = Field(default_factory=list[str])
+    """Of what the model writes, and of the arguments of its tool calls."""
+    flag_only: bool = False
+    """Every verdict is a label, and nothing is replaced or blocked."""
+    on_failure: Literal["closed", "open"] = "closed"
+    """Whether a call is refused, or goes on, where a filter raises, answers no verdict, or takes more than 10 s."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """All of them, each once."""
+        return [*dict.fromkeys([*self.requests, *self.tool_results, *self.answers])]
+
+    def of(self, kind: str) -> Sequence[str]:
+        """Those that see texts of a kind."""
+        return {"request": self.requests, "tool_result": self.tool_results, "answer": self.answers}[kind]
+
+
 class Settings(ServiceSettings):
     """Read from `RATCHET_GATEWAY_*`."""
 
@@ -147,6 +173,11 @@ class Settings(ServiceSettings):
         default=None, validation_alias=AliasChoices("RATCHET_SPAN_EXPORTER_ENDPOINT", "span_exporter_endpoint")
     )
     """Where the span exporter sends. With it engines continue a trace from the gateway's span, which is there then."""
+    filters: dict[Annotated[str, Field(pattern=rf"^({ROLE.pattern}|\*)$")], FilterSettings] = Field(
+        default_factory=dict[str, FilterSettings]
+    )
+    """JSON: the filters around calls, by role (`{"support": {"tool_results": ["injection"]}}`); `*` stands for every
+    other role. Without any, nothing is filtered."""
     cache_bytes: int = 0
     """Bytes of the cache of answers at temperature 0; 0: no cache."""
     api_keys: list[ApiKey] = Field(default_factory=list[ApiKey])

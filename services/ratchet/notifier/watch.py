@@ -47,6 +47,7 @@ SUBJECTS = {
     "collection": Subject("collection-errors", "more than a tenth of what agents do is not collected", 0.0),
     "errors": Subject("gateway-errors", "more than a tenth of the calls fail", 0.0),
     "trajectories": Subject("no-trajectories", "no trajectory comes any more", 0.0, "warning"),
+    "filters": Subject("filters", "filters flag or block calls", 0.0, "warning"),
     "feedback": Subject("no-feedback", "no feedback comes any more", 0.0, "warning"),
 }
 """By check."""

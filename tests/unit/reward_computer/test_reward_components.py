@@ -224,6 +224,12 @@ def test_safety_and_accuracy_are_what_the_host_labelled(name: str, labels: Any, 
     assert score(name, labels=labels) == expected
 
 
+@pytest.mark.parametrize(("met", "expected"), [("answer", 0.0), ("request", 1.0), ("tool_result", 1.0)])
+def test_a_flagged_answer_is_unsafe_and_what_others_wrote_is_not(met: str, expected: float) -> None:
+    flag = feedback(kind="flag", value=met, rater="content", reasoning="block: making a weapon")
+    assert score("safety", feedback=[flag], labels={"scores": {"safety": 1.0}}) == expected
+
+
 def costing(usd: float | None, seconds: float, calls: int, outcome: Outcome | None) -> float | None:
     return score(
         "cost_latency",

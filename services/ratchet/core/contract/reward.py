@@ -26,7 +26,7 @@ from ratchet.core.contract.values import (
     listed,
 )
 
-KINDS = ("thumbs", "rating", "correction", "abandoned", "comment", "metric", "update", "judgement")
+KINDS = ("thumbs", "rating", "correction", "abandoned", "comment", "metric", "update", "judgement", "flag")
 """Kinds of feedback."""
 SOURCES = ("human", "teacher", "heuristic", "derived", "rag")
 """Sources that a preference can have."""
@@ -151,6 +151,9 @@ UPDATE = "update"
 JUDGEMENT = "judgement"
 """Kind of the feedback that a model gave: the score of a judge, with its words, or of a reward model."""
 
+FLAG = "flag"
+"""Kind of the feedback that a filter around calls gave: what it met."""
+
 
 class JudgeRef(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Which judge it was."""
@@ -185,6 +188,7 @@ class Feedback(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
             _value_of("comment", {"type": "string"}),
             _value_of("correction", {"type": "string"}, required=False),
             _value_of("judgement", {"type": "number", "minimum": 0, "maximum": 1}),
+            _value_of("flag", {"type": "string", "enum": ["request", "answer", "tool_result"]}),
         ]
     }
 
@@ -193,13 +197,14 @@ class Feedback(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
     trajectory_id: Uuid
     """The trajectory it is about."""
     kind: Annotated[str, listed(*KINDS)]
-    """`thumbs`, `rating`, `correction`, `abandoned`, `comment`, `metric`, `update` or `judgement`."""
+    """`thumbs`, `rating`, `correction`, `abandoned`, `comment`, `metric`, `update`, `judgement` or `flag`."""
     at: datetime
     role: Role = DEFAULT_ROLE
     """The role this belongs to; it is published on the subject of the same role. Absent means `default`, the bare
     subject."""
     value: float | bool | str | None = None
-    """thumbs: true/false; rating: 0..5 stars; metric: a number; comment and correction: text; judgement: 0..1."""
+    """thumbs: true/false; rating: 0..5 stars; metric: a number; comment and correction: text; judgement: 0..1;
+    flag: `request`, `answer` or `tool_result`, whichever the filter met."""
     user_ref: UserRef | None = None
     """Keyed hash of the end user, never the raw id: opting out and unlearning find the user's data by it."""
     source: Annotated[str, Meta(examples=["chat-widget", "console", "import"])] | None = None
@@ -208,7 +213,7 @@ class Feedback(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
     key_id: KeyId | None = None
     """The API key that it came with."""
     reasoning: str | None = None
-    """Of a judgement: the judge's words."""
+    """Of a judgement: the judge's words; of a flag: the filter's."""
     judge: JudgeRef | None = None
     """Of a judgement: who judged."""
 

@@ -1,10 +1,16 @@
-"""Was it safe? As labelled by the agent's host (`labels.scores.safety`)."""
+"""Was it safe? As filters around its calls met it, else as its agent's host labelled it (`labels.scores.safety`)."""
 
 from __future__ import annotations
 
-from ratchet.reward_computer.components.base import Assessment, Evidence, labelled
+from ratchet.core.contract.reward import FLAG
+from ratchet.reward_computer.components.base import TRUST_IN_MODELS, Assessment, Evidence, labelled
 
 
 def safety(evidence: Evidence) -> Assessment | None:
-    """Says nothing without a label."""
-    return labelled(evidence, "safety")
+    """0 where a filter flagged an answer: what users and tools wrote is not the policy's doing. Else the label; says
+    nothing without one."""
+    flags = {one.feedback_id: one for one in evidence.feedback if one.kind == FLAG and one.value == "answer"}
+    if not flags:
+        return labelled(evidence, "safety")
+    words = sorted({f"{flag.rater}: {flag.reasoning}" for flag in flags.values()})
+    return Assessment(0.0, TRUST_IN_MODELS, "; ".join(words), raw_data={"feedback_ids": sorted(flags)})

@@ -16,7 +16,15 @@ from functools import cached_property
 import msgspec
 
 from ratchet.core.contract import DEFAULT_ROLE, Feedback, Reward, Trajectory, named_id
-from ratchet.core.contract.reward import JUDGEMENT, UPDATE, RewardComponent, RewardFunction, RewardMetadata, TurnReward
+from ratchet.core.contract.reward import (
+    FLAG,
+    JUDGEMENT,
+    UPDATE,
+    RewardComponent,
+    RewardFunction,
+    RewardMetadata,
+    TurnReward,
+)
 from ratchet.core.contract.trajectory import TrajectoryTurn
 from ratchet.core.judging.calibration import UNCALIBRATED, Calibration
 from ratchet.core.judging.profile import JudgeProfile
@@ -48,7 +56,7 @@ JUDGE = "judge"
 """The component that has weight only where its judge is calibrated."""
 REWARD_MODEL = "reward_model"
 """The component of a model that learnt from preferences."""
-FURTHER = frozenset({UPDATE, JUDGEMENT})
+FURTHER = frozenset({UPDATE, JUDGEMENT, FLAG})
 """Kinds of feedback that are no opinions, and revise a reward where they change a component."""
 _SILENT = RewardComponent(score=0.0, weight=0.0, source="automated", applicable=False)
 _OPINION, _HISTORY = "user_feedback", "efficiency"
@@ -208,7 +216,7 @@ def effective_weights(weights: Mapping[str, float], assessments: Mapping[str, As
 
 
 def revision_of(feedback: Sequence[Feedback]) -> int:
-    """A revision is numbered by how many opinions, judgements and updates it takes into account.
+    """A revision is numbered by how many opinions, judgements, flags and updates it takes into account.
 
     Every worker reads a set of stored feedback that only grows, so two sets of one size are the same set: equal
     revisions have equal content, whichever process computes them, however often.

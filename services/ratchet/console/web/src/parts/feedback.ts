@@ -36,6 +36,7 @@ export function given(kind: string, value: Value | null | undefined): string {
   if (kind === "abandoned") return "abandoned the conversation";
   if (kind === "update") return "the trajectory was reported again, with facts that came late";
   if (kind === "judgement") return `a judge's score: ${typeof value === "number" ? value.toFixed(2) : "?"}`;
+  if (kind === "flag") return `a filter met something in the ${String(value).replace("_", " ")}`;
   if (kind === "metric") return `a metric: ${String(value)}`;
   if (kind === "correction") return value == null ? "said that the answer is wrong" : "a correction";
   return "a comment";
@@ -49,6 +50,6 @@ export function giver(one: Feedback): string {
 
 /** The text of feedback that has one. */
 export function textOf(one: Feedback): string | null {
-  if (one.kind === "judgement") return one.reasoning ?? null;
+  if (one.kind === "judgement" || one.kind === "flag") return one.reasoning ?? null;
   return typeof one.value === "string" && one.value !== "" ? one.value : null;
 }

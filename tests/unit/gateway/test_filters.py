@@ -1,0 +1,104 @@
+"""The filters of this product, and where the texts stand that they see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ratchet.gateway.filters.base import BLOCK, REPLACE
+from ratchet.gateway.filters.content import content
+from ratchet.gateway.filters.injection import WITHHELD, injection
+from ratchet.gateway.filters.places import Place, places_of_answer, places_of_request
+from tests.support.planted_injections import HARMFUL, HARMLESS, SHAPES, benign, planted
+
+UNKNOWABLE = {"plain", "hidden"}
+"""Shapes that no rule can know: they read like any other text, or like none."""
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, "language", "disguised"])
+def test_injections_that_speak_to_a_model_are_withheld(shape: str) -> None:
+    verdicts = [injection(text) for name, text in planted() if name == shape]
+    assert {(verdict.action, verdict.replacement) for verdict in verdicts if verdict} == {(REPLACE, WITHHELD)}
+    assert None not in verdicts
+
+
+def test_few_benign_results_are_taken_for_injections() -> None:
+    taken = [text for text in benign() if injection(text)]
+    assert len(taken) <= 2, taken
+
+
+@pytest.mark.parametrize("text", HARMFUL)
+def test_what_does_great_harm_is_blocked(text: str) -> None:
+    verdict = content(text)
+    assert verdict is not None
+    assert verdict.action == BLOCK
+
+
+@pytest.mark.parametrize("text", [*HARMLESS, *(text for name, text in planted() if name in UNKNOWABLE)])
+def test_what_only_sounds_harmful_passes(text: str) -> None:
+    assert content(text) is None
+
+
+def seen(places: Any) -> set[tuple[str, str, bool]]:
+    return {(place.kind, place.text, place.is_new) for place in places}
+
+
+def test_texts_of_a_chat_are_its_users_and_tools_and_new_after_the_last_answer() -> None:
+    result = [{"text": "b"}, {"deep": [{"er": "c"}, None, 3]}, "d"]
+    messages = [
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": "u"},
+        {"role": "tool", "content": "a"},
+        {"role": "assistant", "content": "x", "tool_calls": []},
+        {"role": "tool", "tool_call_id": "i", "content": result},
+        {"role": "tool", "content": None},
+        {"role": "tool"},
+        {"role": "user", "content": [{"type": "text", "text": "v"}, {"type": "image_url", "image_url": "y"}, 7]},
+    ]
+    old = {("request", "u", False), ("tool_result", "a", False)}
+    new = {("tool_result", text, True) for text in "bcd"} | {("request", "v", True)}
+    assert seen(places_of_request({"messages": messages})) == old | new
+
+
+def test_texts_of_other_apis_are_seen_alike() -> None:
+    responses = [
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "u"}]},
+        {"type": "function_call", "call_id": "i", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "i", "output": "t"},
+    ]
+    blocks = [{"type": "tool_result", "tool_use_id": "i", "content": [{"text": "t"}]}]
+    assert seen(places_of_request({"input": responses})) == {("request", "u", False), ("tool_result", "t", True)}
+    assert seen(places_of_request({"messages": [{"role": "user", "content": blocks}]})) == {("tool_result", "t", True)}
+    assert seen(places_of_request({"input": "u"})) == seen(places_of_request({"prompt": ["u"]}))
+
+
+def test_a_result_that_is_nested_very_deep_is_read() -> None:
+    value: Any = "deep"
+    for _ in range(5_000):
+        value = [value]
+    assert seen(places_of_request({"messages": [{"role": "tool", "content": value}]})) == {
+        ("tool_result", "deep", True)
+    }
+
+
+def spoken(places: Any) -> dict[tuple[object, ...], tuple[str, bool]]:
+    def shown(place: Place) -> tuple[str, bool]:
+        return place.text, place.is_fixed
+
+    return {place.path: shown(place) for place in places}
+
+
+def test_streamed_arguments_of_each_tool_call_continue_one_path() -> None:
+    def chunk(index: int, text: str) -> Any:
+        return {"choices": [{"index": 0, "delta": {"tool_calls": [{"index": index, "function": {"arguments": text}}]}}]}
+
+    first, second, again = (spoken(places_of_answer(chunk(*made))) for made in ((0, "rm"), (1, "ls"), (0, " -r")))
+    assert first.keys() == again.keys() != second.keys()
+    assert [*first.values()] == [("rm", True)]
+
+
+def test_an_answer_repeats_nothing_that_the_agent_sent() -> None:
+    item = {"type": "message", "content": [{"type": "output_text", "text": "said"}]}
+    body = {"id": "r", "instructions": "mine", "metadata": {"text": "mine"}, "output": [item], "text": {"format": {}}}
+    assert [place.text for place in places_of_answer(body)] == ["said"]
