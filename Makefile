@@ -231,8 +231,9 @@ $(GATEWAYS)/.ratchet-ready: tests/bench/gateways.txt | $(STAMP)
 TIMES := .cache/tests
 FAST := fast-unit fast-torch fast-services fast-servers fast-gateway fast-bus fast-contract
 TORCH := $(addprefix tests/unit/,local trainer_worker tools core/grammars core/chat_templates core/rules/test_model_hub.py cli/test_dataset_records.py)
-# Collector, coordinator, console, and whatever else of the next two needs their warehouse: two groups start one.
-SERVICES := $(wildcard tests/integration/test_co*.py) \
+# Collector, coordinator, console, archive and erasures, and whatever else of the next two needs their warehouse: two
+# groups start one.
+SERVICES := $(wildcard $(addprefix tests/integration/test_,co*.py archive*.py erasure*.py)) \
 	$(addprefix tests/integration/test_,base_url_only.py broker_restored.py gateway_assembled.py gateway_training.py)
 GATEWAY := $(filter-out $(SERVICES),$(wildcard tests/integration/test_gateway*.py))
 # Mostly waits, for a broker that is gone or comes back.
