@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from ratchet.bus.kv import Bucket
-from ratchet.bus.message import named_id
+from ratchet.bus.message import encode, named_id
 from ratchet.bus.testing import FakeBroker, FakeBus
 from ratchet.core.contract.erasure import ASKED, DONE, ERASURES, REMOVED, USER, Erasure, RewrittenSnapshot
 from ratchet.core.contract.policy_manifest import PolicyManifest
 from ratchet.core.contract.snapshot import Row
-from ratchet.core.errors import BadRequest, BusUnavailable
+from ratchet.core.errors import BadRequest, BusUnavailable, DigestMismatch
 from ratchet.core.rules.erasing import CLOCKS
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.stores.erasures import KnownErasures, ask_erasure
@@ -23,8 +24,9 @@ from ratchet.rl_coordinator.erasures import finisher
 from ratchet.rl_coordinator.erasures.domain import is_theirs, tainted
 from ratchet.rl_coordinator.erasures.finisher import made_from, untainted_base
 from ratchet.rl_coordinator.erasures.receipts import KEY, Receipts
+from ratchet.rl_coordinator.erasures.s3_objects import ErasedObjects
 from ratchet.rl_coordinator.jobs.domain.jobs import begin_anew
-from tests.support.snapshot_rows import label_row, pair_row, trajectory_row
+from tests.support.snapshot_rows import label_row, pair_row, snapshot_manifest, trajectory_row
 from tests.support.training import after, job
 
 A, B, C, D, DATA = ("1" * 64, "2" * 64, "3" * 64, "4" * 64, "d" * 64)
@@ -166,3 +168,22 @@ async def test_erasures_are_read_anew_where_one_has_changed_alone() -> None:
     assert await known.oldest_first() is first
     await Bucket(bus, ERASURES, Erasure).put(erasure().erasure_id, erasure(phase=REMOVED))
     assert await known.oldest_first() == [erasure(phase=REMOVED)]
+
+
+def test_damaged_rows_of_a_snapshot_are_removed_as_a_whole() -> None:
+    manifest, gone = snapshot_manifest(trajectories=["mia", "eva"]), list[str]()
+    uri = f"s3://test/snapshots/{DATA}.json"
+
+    def get_file(*_: object) -> None:
+        raise DigestMismatch("rows.parquet does not have its sha256")
+
+    store: Any = SimpleNamespace(
+        objects=lambda _: [SimpleNamespace(uri=uri)],
+        aside=list,
+        get=lambda _: encode(manifest),
+        get_file=get_file,
+        remove=gone.append,
+    )
+    rewritten = ErasedObjects(store).rewrite_snapshots({(manifest.role, "mia")})
+    assert gone == [manifest.parquet.uri]
+    assert rewritten == [RewrittenSnapshot(before=DATA, after=None, trajectories=2, erased=1)]

@@ -19,7 +19,7 @@ from ratchet.core.contract.policy_manifest import PolicyManifest
 from ratchet.core.contract.snapshot import ROWS, ParquetFile, SnapshotManifest
 from ratchet.core.datasets.parquet import RowWriter, read_rows
 from ratchet.core.datasets.s3_snapshots import PREFIX, decode_manifest
-from ratchet.core.errors import InvalidMessage, NotFound, Rejected
+from ratchet.core.errors import DigestMismatch, InvalidMessage, NotFound, Rejected
 from ratchet.core.rules.erasing import is_of, names_in
 from ratchet.core.stores.listing import BODIES, StoredObject
 from ratchet.core.stores.objects import Objects
@@ -102,13 +102,17 @@ class ErasedObjects:
                     self._remove(file.uri)
 
     def _rewritten(self, manifest: SnapshotManifest, ids: Ids) -> str | None:
-        """Digest of the manifest of the other rows; None where there are none, or the rows were removed before."""
+        """Digest of the manifest of the other rows; None where there are none, the rows were removed before, or are
+        damaged."""
         kind, kept = ROWS[manifest.format], list[dict[str, str | None]]()
         with tempfile.TemporaryDirectory(prefix="ratchet-erasure-") as directory:
             old, new = Path(directory) / "old.parquet", Path(directory) / "new.parquet"
             try:
                 self.objects.get_file(manifest.parquet.uri, old, manifest.parquet.sha256)
             except NotFound:
+                return None
+            except DigestMismatch as error:  # no training can read it, and no one knows whose words are in it
+                log.warning("rows of a snapshot are damaged: removed as a whole", reason=str(error))
                 return None
             writer = RowWriter(new, kind)
             rows = (row for row in read_rows(old, kind) if not is_theirs(row, manifest.role, ids))
