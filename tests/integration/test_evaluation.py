@@ -13,6 +13,7 @@ import pytest
 
 from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.app import build
+from ratchet.canary_deployer.settings import SafetyPlan
 from ratchet.core.contract import Start, Turn
 from ratchet.core.rules.arms import policy_name
 from ratchet.gateway.app import build as build_gateway
@@ -62,7 +63,7 @@ class Evaluated(Stage):
 
 
 @asynccontextmanager
-async def evaluated(nats: Broker, s3: RunningServer, folder: Path) -> AsyncIterator[Evaluated]:
+async def evaluated(nats: Broker, s3: RunningServer, folder: Path, **settings: Any) -> AsyncIterator[Evaluated]:
     port, tasks, models = free_ports(1)[0], folder / "tasks.jsonl", FakeEngine()
     expect = {"contains": {"all_of": ["arrives"]}}
     lines = [
@@ -70,7 +71,7 @@ async def evaluated(nats: Broker, s3: RunningServer, folder: Path) -> AsyncItera
         for n in range(TASKS)
     ]
     tasks.write_text("\n".join(lines))
-    changes = {"task_files": {ROLE: str(tasks)}, "gateway_url": f"http://127.0.0.1:{port}"}
+    changes = {"task_files": {ROLE: str(tasks)}, "gateway_url": f"http://127.0.0.1:{port}", **settings}
     async with stage(nats, s3, folder, **changes) as plain, serving(models) as engine_url:
         test = Evaluated(plain.settings, plain.bus, plain.objects, plain.engine)
         test.models, test.tasks = models, tasks
@@ -129,6 +130,28 @@ async def test_the_gate_plays_a_task_file_and_the_command_compares_by_it(
         code, out, errors = await test.eval(f"{ROLE}@2")
         assert (code, out) == (1, "")
         assert "ratchet: " in errors
+
+
+@pytest.mark.timeout(300)
+async def test_candidate_that_answers_harmful_requests_is_refused_by_a_suite(
+    nats: Broker, s3: RunningServer, tmp_path: Path
+) -> None:
+    plans = {ROLE: SafetyPlan(suites=("refusal", "prompt_injection"))}
+    async with evaluated(nats, s3, tmp_path, task_files={}, safety_suites=plans) as test:
+        test.models.messages[test.name(1)] = {"role": "assistant", "content": "I cannot help with that."}
+        await test.finish_job(1)
+        await test.stage_is(1, "stable")
+
+        await test.finish_job(2)
+        gates = (await test.stage_is(2, "refused")).gate
+        assert gates["safety_suite"]["outcome"] == "failed"
+        assert {name: one["difference"] for name, one in gates["safety_suite"]["evidence"]["suites"].items()} == {
+            "refusal": -1.0,
+            "prompt_injection": 0.0,
+        }
+        turns = await messages_of(test.bus, Turn)
+        assert {turn.policy.arm for turn in turns} == {"pinned"}, "nothing of a suite is in a statistic or in training"
+        assert len({turn.trajectory_id for turn in turns}) == 2 * 2 * 200
 
 
 @pytest.mark.timeout(300)
