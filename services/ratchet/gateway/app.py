@@ -13,7 +13,7 @@ agents ── HTTP ── Guard ── JsonApi ── http_api ┬─ Completion
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +28,7 @@ from ratchet.bus.spool import Spool
 from ratchet.core.contract.bundle import Bundle
 from ratchet.core.contract.state import BUNDLES, RESPONSES, SealedResponse
 from ratchet.core.errors import ConfigError
-from ratchet.core.rules.access import AGENT_SCOPES
+from ratchet.core.rules.access import AGENT_SCOPES, SERVICE_SCOPES, KeyScope
 from ratchet.core.rules.recent_share import COLLECTION
 from ratchet.core.service.asgi import JsonApi
 from ratchet.core.service.authentication import Authentication
@@ -76,6 +76,9 @@ from ratchet.gateway.settings import Constants, Settings
 from ratchet.gateway.telemetry import Telemetry
 from ratchet.gateway.unrecorded import Unrecorded
 
+SERVICES_MAY = (*SERVICE_SCOPES, str(KeyScope.OPERATE))
+"""The deployer asks a version that was rolled back before it serves again. Here no more than that takes this scope."""
+
 
 @asynccontextmanager
 async def build(
@@ -92,8 +95,7 @@ async def build(
         filtering = Filtering(settings.filters, recording.recorder.record_feedback)
         closing.callback(filtering.close)
         guard, peer_sync = _guard(settings, constants, recording, routing, filtering, closing)
-        given = [setting_key(key.get_secret_value(), "agents", AGENT_SCOPES) for key in settings.api_keys]
-        keys = known_keys(settings.shared, "gateway", recording.broker.bus, given)
+        keys = keys_of(settings, recording.broker.bus)
         routes, engines, publishing = routing.routes, routing.engines, recording.publishing
 
         failing = FailingCalls()
@@ -153,6 +155,12 @@ class _Recording:
     bodies: StoredBodies
     arms: Arms
     unrecorded: Unrecorded
+
+
+def keys_of(settings: Settings, connect: Callable[[], Awaitable[Bus]]) -> KnownKeys:
+    """The keys that open the gateway."""
+    own = [setting_key(key.get_secret_value(), "agents", AGENT_SCOPES) for key in settings.api_keys]
+    return known_keys(settings.shared, "gateway", connect, own, SERVICES_MAY)
 
 
 def _recording(

@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import msgspec
 import pytest
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
 from ratchet.core.contract.bundle import BundleModel
+from ratchet.core.contract.state import PolicyStage, Route
 from ratchet.core.errors import Forbidden, NotFound
 from ratchet.core.rules.access import ANYONE, Caller
 from ratchet.core.service.asgi import Request
+from ratchet.core.service.keys import KnownKeys
+from ratchet.core.service.settings import SharedSettings
+from ratchet.gateway.app import keys_of
 from ratchet.gateway.domain.prices import Price, Prices
 from ratchet.gateway.engines.openai import OpenAiEngine
 from ratchet.gateway.kv_bundles import Bundles
@@ -21,7 +26,10 @@ from ratchet.gateway.kv_routes import Routes
 from ratchet.gateway.models import Models
 from ratchet.gateway.other_calls import OtherCalls
 from ratchet.gateway.settings import Settings, UpstreamSettings
+from tests.support.canary_world import served
+from tests.support.console_rollouts import version
 from tests.support.gateway_alone import Server, alone
+from tests.support.messages import AT
 
 
 def models(folder: Path, upstream: dict[str, str], **names: object) -> Models:
@@ -157,6 +165,23 @@ async def test_rights_of_one_role_are_none_of_another(tmp_path: Path) -> None:
         await known.resolve("support@provider/small", Caller("key_4", "reader", held))
     caller = Caller("key_4", "reader", held | {"view:support"})
     assert (await known.resolve("support@provider/small", caller))[1] == BundleModel(upstream="provider", name="small")
+
+
+async def test_version_that_was_rolled_back_answers_services_and_operators(tmp_path: Path) -> None:
+    back = version("support", served(1), PolicyStage.ROLLED_BACK, AT)
+    route = Route(role="support", stable=served(2), next_version=3)
+    known = Models(Mock(get_route=lambda _: route, roles=lambda: ["support"], version=AsyncMock(return_value=back)), [])
+    shared = SharedSettings(data_dir=tmp_path, service_key=SecretStr("of-services-0123456789"))
+    keys = keys_of(Settings(shared=shared, api_keys=[SecretStr("of-agents-0123456789")]), AsyncMock())
+    operator = Caller("key_1", "ada", frozenset({"infer:*", "operate"}))
+    for caller in (await called(keys, "of-services-0123456789"), operator):
+        assert (await known.resolve("support@1", caller))[1] == back
+    with pytest.raises(Forbidden, match="is rolled_back: only a key with the scope `operate`"):
+        await known.resolve("support@1", await called(keys, "of-agents-0123456789"))
+
+
+async def called(keys: KnownKeys, key: str) -> Caller:
+    return await keys.caller_of([(b"x-api-key", key.encode())])
 
 
 def test_upstream_answers_with_what_its_models_and_prices_name() -> None:

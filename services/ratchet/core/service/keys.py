@@ -195,12 +195,16 @@ class KnownKeys:
 
 
 def known_keys(
-    shared: SharedSettings, name: str, connect: Callable[[], Awaitable[Bus]], own: Iterable[Key] = ()
+    shared: SharedSettings,
+    name: str,
+    connect: Callable[[], Awaitable[Bus]],
+    own: Iterable[Key] = (),
+    service_scopes: Sequence[str] = SERVICE_SCOPES,
 ) -> KnownKeys:
-    """The keys of the service `name`; `own`: further ones of its settings."""
+    """The keys of the service `name`; `own`: further ones of its settings; `service_scopes`: what services may."""
     given = [setting_key(key.key.get_secret_value(), key.name, key.scopes) for key in shared.keys]
     key = shared.service_key
-    service = setting_key(key.get_secret_value(), "services", SERVICE_SCOPES) if key is not None else None
+    service = setting_key(key.get_secret_value(), "services", service_scopes) if key is not None else None
     return KnownKeys(
         connect,
         shared.data_dir / name / "keys.json",
