@@ -171,7 +171,7 @@ class Filtering:
         first = {(finding.name, finding.place.kind): finding for finding in reversed(list(findings))}
         for (name, kind), finding in sorted(first.items()):
             action, reason = finding.verdict.action, finding.verdict.reason[:REASON]
-            self._count(call, name, action, f" in a {kind.replace('_', ' ')}")
+            self._count(call, name, action, f" in {kind.replace('_', ' ')}s")
             if call.arm.unrecorded:
                 continue
             label = Feedback(

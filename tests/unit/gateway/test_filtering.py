@@ -150,7 +150,7 @@ async def test_flags_alone_change_nothing_and_are_labels_and_a_note(tmp_path: Pa
         assert await labels(here) == [("content", "request", "flag"), ("content", "answer", "flag")]
         note = await here.completions.answering.filtering.check()
         assert note is not None
-        assert "1 content: flag in a request" in note
+        assert "1 content: flag in requests" in note
 
 
 async def test_a_stream_ends_before_the_piece_that_completes_what_is_blocked(tmp_path: Path) -> None:
