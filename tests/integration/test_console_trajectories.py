@@ -25,6 +25,7 @@ from ratchet.core.contract.trajectory import (
 from ratchet.core.contract.turn import Applied, Provider, Trainable
 from ratchet.core.errors import WarehouseTooSlow
 from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores import trajectory_list
 from ratchet.core.stores.trajectory_list import TrajectoryList
 from ratchet.core.stores.trajectory_search import WITHIN_TIME, TrajectoryFilter
 from ratchet.core.stores.warehouse import Row, Warehouse
@@ -226,7 +227,10 @@ async def test_a_search_whose_texts_take_too_long_answers_with_what_it_has(wareh
         assert await listed(http, text="arrives", after=page["next"]) == ids("old")
 
 
-async def test_where_the_time_is_too_short_for_the_first_texts_fewer_are_read(warehouse: Warehouse) -> None:
+async def test_where_the_time_is_too_short_for_the_first_texts_fewer_are_read(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trajectory_list, "TEXT_S", 600.0)  # of a page, on a loaded machine
     await store(warehouse, *(ended(f"t{n}", -n) for n in range(20)))
     seen: list[str] = []
     async with console(Slow(warehouse, 3)) as http:
