@@ -102,6 +102,16 @@ async def test_request_that_waited_too_long_is_asked_anew() -> None:
     assert (await people.ask(ADA))[1]["phase"] == ASKED
 
 
+async def test_receipt_of_long_ago_is_carried_out_again_by_two(tmp_path: Path) -> None:
+    receipts = Receipts(tmp_path)
+    people, old = People(receipts), kept(receipts)
+    people.now += WAITS * 30
+    for again in (ADA, ADA_AGAIN):
+        assert (await people.ask(again, **old))[1]["phase"] == AWAITS_APPROVAL
+    _, begun = await people.ask(BOB, **old)
+    assert (begun["phase"], begun["asked_at"]) == (ASKED, "2026-01-05T12:00:00Z")
+
+
 async def test_approval_takes_in_what_came_since_it_was_asked_for() -> None:
     people = People()
     await people.ask(ADA)

@@ -106,7 +106,8 @@ class ErasureRoutes:
         def asked(stored: Erasure | None) -> Erasure:
             if stored is None or stored.phase != AWAITS_APPROVAL:
                 return stored or known
-            if self.now() - stored.asked_at >= WAITS:
+            is_of_receipt = again.asked_at == stored.asked_at  # which may be of any age
+            if self.now() - stored.asked_at >= WAITS and not is_of_receipt:
                 return msgspec.structs.replace(stored, asked_by=again.asked_by, asked_at=again.asked_at)
             same = all(getattr(stored, name) == getattr(again, name) for name in (*SAME, "retrain"))
             if caller.is_named_in(stored.asked_by) or not same:
