@@ -137,7 +137,8 @@ async def test_a_child_that_is_killed_leaves_what_it_had_spooled(tmp_path: Path)
 @pytest.mark.parametrize("kind", ["asyncio-ctrl-c", "asyncio-twice-ctrl-c", "ctrl-c"])
 async def test_ctrl_c_while_a_client_closes_loses_no_run(tmp_path: Path, kind: str) -> None:
     ended = agent(kind, NOWHERE, tmp_path)
-    assert ended.returncode == -signal.SIGINT, ended.stderr
+    assert ended.returncode in (-signal.SIGINT, 1), ended.stderr  # 1: the second one came while the loop was closed
+    assert "KeyboardInterrupt" in ended.stderr
     assert {*await spooled(tmp_path)} == {*expected(kind)}, ended.stderr
 
 

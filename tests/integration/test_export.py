@@ -139,8 +139,13 @@ async def test_serving_policies_are_exported_for_tensorzero(
         assert (code, "no policy serves any role" in err) == (1, True)
         stable = ServedPolicy(version=1, name="support@1-aaaaaaaa", digest="a" * 64)
         await Bucket(bus, POLICIES, Route).create("support", Route(role="support", stable=stable, next_version=2))
-        code, out, err = await ratchet.ended(*words, **url)
-        assert (code, json.loads(out)["roles"]) == (0, ["support"]), err
+
+        async def exported() -> str | None:
+            """Once the deployer has heard of the route."""
+            code, out, _ = await ratchet.ended(*words, **url)
+            return out if code == 0 else None
+
+        assert json.loads(await eventually(exported, 60))["roles"] == ["support"]
     assert tomllib.loads(file.read_text())["functions"]["support"]["experimentation"]["candidate_variants"] == {
         "support_v1_aaaaaaaa": 1
     }

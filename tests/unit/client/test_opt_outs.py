@@ -51,10 +51,10 @@ class Broker:
     def nc(self) -> Any:
         return self
 
-    async def request(self, subject: str, **_: object) -> Any:
+    async def request(self, subject: str, _: bytes, **options: object) -> Any:
         self.asked += 1
         key = subject.partition("$KV.opt_outs.")[2]
-        return SimpleNamespace(headers={} if key in self.kept else {"Status": "404"})
+        return SimpleNamespace(headers={"Nats-Sequence": "1"} if key in self.kept else {"Status": "404"})
 
     @contextmanager
     def known(self) -> Iterator[OptOuts]:

@@ -19,6 +19,8 @@ FEW = {
     "engine": "settings",
     "replica": "settings",
     "upstream": "settings",
+    "filter": "settings",
+    "action": "flag, replace, block, failed",
     "to": "settings",
     "key": "keys that an operator made",
     "role": "roles that an operator or a training made: agents cannot create any",
