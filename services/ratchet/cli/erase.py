@@ -60,7 +60,7 @@ def erase(
 ) -> None:
     """Erase all data of a user, session, agent or trajectory from every store, by ids and never by text.
 
-    Messages and rows go within a minute, the last files of ClickHouse within ten. Then rows of snapshots are written
+    Messages and rows go within a minute, the last files of ClickHouse within twelve. Then rows of snapshots are written
     anew without them, and policies that learned from them are named with how much of their data it was.
     """
     require_wait(timeout, wait=wait)
