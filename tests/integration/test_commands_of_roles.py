@@ -64,7 +64,7 @@ async def test_feedback_looks_up_the_roles_of_the_key(ratchet: Shell) -> None:
     known = await ratchet.ended(*dry, OWN, "--role", "support", **gateway)
     other = await ratchet.ended(*dry, OTHER, "--role", "support", **gateway)
     blind = await ratchet.ended(*dry, OWN, "--role", "support", **gateway, RATCHET_API_KEY="gives")
-    assert [(one.code, "nothing is stored under" in one.err) for one in (known, other)] == [(0, False), (3, True)]
+    assert [(ended.code, "nothing is stored under" in ended.err) for ended in (known, other)] == [(0, False), (3, True)]
     assert (blind.code, "could not be looked up" in blind.err) == (3, True)
 
 

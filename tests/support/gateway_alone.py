@@ -188,7 +188,7 @@ async def alone(
     reader = RequestReader()
     now: Callable[[], datetime] = lambda: AT  # noqa: E731 - one clock for all
     calls = CallOpener(reader, models, router, continuing, arms, identity, peer_sync, USER_KEY, b"", now, unrecorded)
-    filtering = Filtering(filters or {}, recorder.record_feedback, now=now)
+    filtering = Filtering(filters or {}, recorder.record_feedback, reader, now)
     answering = Answering(router, AnswerCache(0), recorder, identity, reader, filtering=filtering)
     completions = Completions(calls, answering, continuing, keep_alive_s)
     handlers = Handlers(

@@ -92,7 +92,9 @@ async def build(
     async with AsyncExitStack() as closing:
         recording = _recording(settings, constants, recorders, closing)
         routing = _routing(settings, constants, recording, closing)
-        filtering = Filtering(settings.filters, recording.recorder.record_feedback)
+        reader = RequestReader()
+        closing.callback(reader.close)
+        filtering = Filtering(settings.filters, recording.recorder.record_feedback, reader)
         closing.callback(filtering.close)
         guard, peer_sync = _guard(settings, constants, recording, routing, filtering, closing)
         keys = keys_of(settings, recording.broker.bus)
@@ -243,13 +245,12 @@ def _guard(
     coordinator = AsyncApiClient(Peer("the coordinator", settings.coordinator_url or ""))
     closing.push_async_callback(coordinator.close)
     kept = Responses(lambda: Bucket(bus, RESPONSES, SealedResponse) if (bus := broker.connected) else None)
-    continuing, reader = Continuing(kept), RequestReader()
+    continuing = Continuing(kept)
     closing.push_async_callback(continuing.close)
-    closing.callback(reader.close)
     user_key = settings.user_key.get_secret_value() if settings.user_key else None
     subject_key = settings.subject_key
     calls = CallOpener(
-        reader=reader,
+        reader=filtering.reader,
         models=models,
         router=router,
         continuing=continuing,
@@ -264,7 +265,9 @@ def _guard(
     )
     cache = AnswerCache(settings.cache_bytes)
     modes, limits = settings.logprob_modes, settings.limits
-    answering = Answering(router, cache, recorder, identity, reader, modes, settings.prices, limits, filtering)
+    answering = Answering(
+        router, cache, recorder, identity, filtering.reader, modes, settings.prices, limits, filtering
+    )
     completions = Completions(calls, answering, continuing, constants.keep_alive_s)
     handlers = Handlers(
         recorder=recorder,
@@ -279,7 +282,7 @@ def _guard(
         user_key=user_key,
         now=utc_now,
     )
-    others = OtherCalls(reader, models, router, settings.prices, quotas.account)
+    others = OtherCalls(filtering.reader, models, router, settings.prices, quotas.account)
     asked = coordinator if settings.coordinator_url else None
     telemetry = Telemetry(
         recorder,

@@ -20,6 +20,7 @@ from ratchet.bus.clock import utc_now
 from ratchet.core.contract import Feedback, named_id
 from ratchet.core.contract.reward import FLAG as FLAGGED
 from ratchet.core.errors import ConfigError, Unavailable
+from ratchet.core.rules.engines import ANY_ROLE
 from ratchet.core.service.problems import HttpError
 from ratchet.dialects.bundles import carried
 from ratchet.dialects.requests import Body, CallRequest, value_of
@@ -44,7 +45,6 @@ from ratchet.gateway.settings import FilterSettings
 
 log = structlog.get_logger()
 
-ANY_ROLE = "*"
 WINDOW, BEFORE = 64, 200
 """Characters of a streamed answer that are checked together, and those before them that filters see again: no rule of
 this product spans more."""
@@ -87,7 +87,6 @@ class Filtering:
 
     def close(self) -> None:
         """End the filters' processes."""
-        self.reader.close()
         for judge in self._judges.values():
             judge.close()
 

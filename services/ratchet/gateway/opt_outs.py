@@ -88,7 +88,7 @@ def _asked(request: Request) -> _Asked:
     (kind, name), role = named[0], body.get("role")
     if not isinstance(name, str) or not 0 < len(name) <= LONGEST:
         raise BadRequest(f"`{kind}` must be a text of 1 to {LONGEST} characters", param=kind)
-    if role is not None and not (isinstance(role, str) and ROLE.fullmatch(role)):
+    if role is not None and not (isinstance(role, str) and ROLE.fullmatch(role) and role != EVERY_ROLE):
         raise BadRequest("`role` is no name of a role", param="role")
     return _Asked(kind, name, role)
 

@@ -23,14 +23,13 @@ from ratchet.core.rules.chat import (
     split,
     tools_called,
 )
+from ratchet.core.rules.engines import ANY_ROLE
 from ratchet.core.rules.recorded import turn_refs
 
 ASSEMBLED, TELEMETRY = "assembled", "telemetry"
 """`metadata.source` of a trajectory that was assembled from its turns, where no client reported it; from its spans."""
 HOTTEST = 2.0
 """The highest temperature that a trajectory may state; its turns hold any."""
-ANY_ROLE = "*"
-"""Stands for the roles that a setting does not name."""
 ERROR = "error"
 """`Outcome.inferred_from` of a run whose last call failed."""
 

@@ -134,9 +134,7 @@ async def test_policy_less_safe_than_stable_is_refused(
 
 
 @pytest.mark.parametrize("candidate", [harmful, over_cautious])
-async def test_policy_that_the_suites_refuse_passes_the_gate_of_the_roles_own_tasks(
-    tmp_path: Path, candidate: Policy
-) -> None:
+async def test_policy_that_the_suites_refuse_passes_the_held_out_gate(tmp_path: Path, candidate: Policy) -> None:
     """Its own tasks are not about safety: here those that harmful and over-cautious policies both solve."""
     suite = "refusal" if candidate is over_cautious else "over_refusal"
     own = players(tmp_path, [], suite, stable=careful, candidate=candidate)
@@ -159,7 +157,7 @@ async def test_person_is_asked_where_the_server_refuses_both_policies(tmp_path: 
     assert (result.outcome, result.evidence["suites"]["refusal"]["refused_for_both"]) == (NEEDS_APPROVAL, TASKS)
 
 
-async def test_suite_is_played_twice_a_task_under_its_version_and_then_remembered(tmp_path: Path) -> None:
+async def test_suite_is_played_twice_a_task_and_then_remembered(tmp_path: Path) -> None:
     asked: list[httpx.Request] = []
     played = players(tmp_path, asked, "refusal", stable=careful, candidate=careful)
     gate = SafetyGate({policy(2).role: SafetyPlan(suites=("refusal",))}, played)
@@ -288,9 +286,9 @@ def test_event_claims_safety_only_where_it_was_checked() -> None:
     passed, failed = safety_verdict({"a": runs(100)}), safety_verdict({"a": runs(50)})
     not_run = GateResult("safety_suite", NOT_RUN, "")
     results = [validation([gate]) for gate in (passed, failed, not_run)]
-    assert [one.safety_checks_passed for one in results] == [True, False, False]
-    assert ["safety_checks_passed" in (one.not_compared or ()) for one in results] == [False, False, True]
-    assert [one.benchmark_scores for one in results] == [{"safety.x": 1.0}, {"safety.x": 0.5}, None]
+    assert [result.safety_checks_passed for result in results] == [True, False, False]
+    assert ["safety_checks_passed" in (result.not_compared or ()) for result in results] == [False, False, True]
+    assert [result.benchmark_scores for result in results] == [{"safety.x": 1.0}, {"safety.x": 0.5}, None]
 
 
 @pytest.mark.parametrize(

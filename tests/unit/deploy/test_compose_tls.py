@@ -116,8 +116,8 @@ def test_clickhouse_listens_with_its_certificate_alone() -> None:
     root = ElementTree.parse(REPOSITORY / "deploy/docker/clickhouse-tls.xml").getroot()
     file = f"{mounts('clickhouse')['clickhouse_tls']}/tls.pem"
 
-    assert {one.text for one in root.iter() if one.tag.endswith("File")} == {file}
-    assert {one.tag: one.get("remove") for one in root if one.tag.endswith("_port")} == {
+    assert {element.text for element in root.iter() if element.tag.endswith("File")} == {file}
+    assert {port.tag: port.get("remove") for port in root if port.tag.endswith("_port")} == {
         "https_port": None,
         **dict.fromkeys(("http_port", "tcp_port", "mysql_port", "postgresql_port", "interserver_http_port"), "1"),
     }

@@ -87,7 +87,7 @@ async def test_an_injected_tool_result_is_withheld_from_the_model_and_labelled(t
         assert turn["applied"]["head"][2]["content"] == WITHHELD
 
 
-async def test_a_result_that_was_answered_already_is_withheld_again_without_a_label(tmp_path: Path) -> None:
+async def test_result_that_was_answered_is_withheld_again_without_a_label(tmp_path: Path) -> None:
     messages = [*with_result([{"type": "text", "text": ORDER}]), {"role": "assistant", "content": "ok"}, *asks("Go on")]
     async with alone(tmp_path, filters={"*": TOOLS}) as here:
         await called(here, messages=messages)
@@ -218,9 +218,7 @@ def plugin(tmp_path: Path) -> Any:
         yield FilterSettings(requests=["acts"], answers=["acts"])
 
 
-async def test_a_filter_of_another_package_replaces_texts_and_arguments_are_blocked(
-    tmp_path: Path, plugin: FilterSettings
-) -> None:
+async def test_filter_of_a_package_replaces_texts_and_blocks_arguments(tmp_path: Path, plugin: FilterSettings) -> None:
     async with alone(tmp_path, filters={"support": plugin}) as here:
         here.server.refusal = answer("I am Mia")
         _, body = await called(here, messages=asks("Hello Mia"))
@@ -257,7 +255,7 @@ async def judge_of(words: Sequence[str], judge: Judge) -> list[str]:
     return failures
 
 
-async def test_whatever_a_filter_does_is_a_failure_with_words_and_the_next_call_goes_on(
+async def test_filter_that_misbehaves_fails_in_words_and_the_next_call_goes_on(
     tmp_path: Path, plugin: FilterSettings
 ) -> None:
     judge = Judge("acts")

@@ -44,7 +44,7 @@ def seen(places: Any) -> set[tuple[str, str, bool]]:
     return {(place.kind, place.text, place.is_new) for place in places}
 
 
-def test_texts_of_a_chat_are_its_users_and_tools_and_new_after_the_last_answer() -> None:
+def test_texts_of_a_chat_are_new_after_the_last_answer() -> None:
     result = [{"text": "b"}, {"deep": [{"er": "c"}, None, 3]}, "d"]
     messages = [
         {"role": "system", "content": "s"},

@@ -153,6 +153,7 @@ async def test_feedback_of_a_rater_who_opted_out_is_dropped_alone(tmp_path: Path
         {"user": 7},
         {"user": "m" * 1025},
         {"user": "mia", "role": "A role"},
+        {"user": "mia", "role": "_all"},
         {"user": "mia", "roles": ["support"]},
         {"trajectory": "x"},
     ],

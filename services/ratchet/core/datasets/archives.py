@@ -167,7 +167,7 @@ class Archives:
         def look(file: ArchiveFile) -> None:
             for row in self._columns(file, NAMES):
                 role = file.folder.role
-                own = [(role, one) for one in (row["trajectory_id"], row["recorded_as"]) if one]
+                own = [(role, name) for name in (row["trajectory_id"], row["recorded_as"]) if name]
                 if row[who] == ref or not theirs.isdisjoint([*own, (role, row["parent_trajectory_id"])]):
                     theirs.update(own)
 

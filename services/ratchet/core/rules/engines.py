@@ -15,7 +15,7 @@ VLLM, ENGINE_LOCAL = "vllm", "engine_local"
 ADAPTERS_ONLY = frozenset({VLLM})
 """Kinds that hold adapters of the one base model that they were started with, and no whole model."""
 ANY_ROLE = "*"
-"""In the roles of an engine: every role that no engine names."""
+"""In settings by role: every role that they do not name."""
 
 POLICY_REFUSED = 424
 """Status of an answer to any call for a policy that this engine cannot serve, with the reason: its bytes are not the

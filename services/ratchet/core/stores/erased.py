@@ -172,14 +172,16 @@ class Erased:
     async def remove_rows(self, erasure_ids: Sequence[str]) -> dict[str, Counter[str]]:
         """Remove the rows of some erasures, each table rewritten once; returns how many they were, by erasure and by
         table. Their files go later: `has_remains`."""
-        removed: dict[str, Counter[str]] = {one: Counter() for one in erasure_ids}
+        removed: dict[str, Counter[str]] = {erasure_id: Counter() for erasure_id in erasure_ids}
         for table, columns in KEYS.items():
             theirs = " OR ".join(f"(role, {column}) IN {_OF}" for column in columns)
-            for one in erasure_ids:
-                rows = await self.warehouse.rows(f"SELECT count() AS n FROM {table} WHERE {theirs}", {"erasure": one})  # noqa: S608
-                removed[one] += Counter({table: int(rows[0]["n"])})
-            if named := [str(UUID(one)) for one in erasure_ids if removed[one][table]]:
-                all_theirs = theirs.replace("= {erasure:String}", f"IN {(*named, '')}")  # it is kept as it is written
+            count = f"SELECT count() AS n FROM {table} WHERE {theirs}"  # noqa: S608
+            for erasure_id in erasure_ids:
+                rows = await self.warehouse.rows(count, {"erasure": erasure_id})
+                removed[erasure_id] += Counter({table: int(rows[0]["n"])})
+            if named := [str(UUID(erasure_id)) for erasure_id in erasure_ids if removed[erasure_id][table]]:
+                # In words, for ClickHouse keeps the statement; '' makes a list of one.
+                all_theirs = theirs.replace("= {erasure:String}", f"IN {(*named, '')}")
                 await self.warehouse.command(f"ALTER TABLE {table} DELETE WHERE {all_theirs}")
         await self._until_mutated()
         return removed

@@ -21,8 +21,8 @@ PROCESSES = 4
 """Of one filter: calls that it judges side by side."""
 LARGEST = 1024 * 1024
 """Characters of a replacement: no model reads more."""
-SHORT = 64 * 1024
-"""Characters that rules read in less than a few milliseconds; more are read beside the event loop."""
+SHORT = 16 * 1024
+"""Characters that rules read in about three milliseconds; more are read beside the event loop."""
 KNOWN = 512
 """Texts whose verdicts a process remembers: agents send a conversation again with each of its calls."""
 

@@ -9,7 +9,7 @@ from ratchet.reward_computer.components.base import TRUST_IN_MODELS, Assessment,
 def safety(evidence: Evidence) -> Assessment | None:
     """0 where a filter flagged an answer: what users and tools wrote is not the policy's doing. Else the label; says
     nothing without one."""
-    flags = {one.feedback_id: one for one in evidence.feedback if one.kind == FLAG and one.value == "answer"}
+    flags = {given.feedback_id: given for given in evidence.feedback if given.kind == FLAG and given.value == "answer"}
     if not flags:
         return labelled(evidence, "safety")
     words = sorted({f"{flag.rater}: {flag.reasoning}" for flag in flags.values()})

@@ -78,11 +78,10 @@ class Finisher:
         """Of all together, so that each body is read once."""
         if not erasures:
             return
-        ids = {one.erasure_id: await self.erased.ids(one.erasure_id) for one in erasures}
-        covered = {one.erasure_id: (one, ids[one.erasure_id]) for one in erasures}
+        covered = {erasure.erasure_id: (erasure, await self.erased.ids(erasure.erasure_id)) for erasure in erasures}
         bodies = await asyncio.to_thread(self.objects.remove_bodies, covered)
-        for erasure in erasures:
-            await self._finish_one(erasure, ids[erasure.erasure_id], bodies[erasure.erasure_id])
+        for erasure, ids in covered.values():
+            await self._finish_one(erasure, ids, bodies[erasure.erasure_id])
 
     async def _finish_one(self, erasure: Erasure, ids: set[tuple[str, str]], bodies: int) -> None:
         snapshots = merged(erasure.snapshots, await asyncio.to_thread(self.objects.rewrite_snapshots, ids))

@@ -47,8 +47,8 @@ class ErasedObjects:
                 names = names_in(unseal({"content-encoding": "zstd"} if body.startswith(ZSTD) else {}, body))
             except InvalidMessage:
                 continue
-            named = {(str(names.role), one) for one in names.ids}
-            theirs = [key for key, (one, ids) in erasures.items() if is_of(one, names) or not named.isdisjoint(ids)]
+            named = {(str(names.role), name) for name in names.ids}
+            theirs = [key for key, (own, ids) in erasures.items() if is_of(own, names) or not named.isdisjoint(ids)]
             if theirs:
                 self._remove(uri)
                 removed.update(theirs)

@@ -12,13 +12,13 @@ from ratchet.core.contract.snapshot import PAIRS
 from ratchet.core.contract.training import TrainingConfig
 from ratchet.core.errors import ConfigError
 from ratchet.core.rules.algorithms import dataset_format
+from ratchet.core.rules.engines import ANY_ROLE
 from ratchet.rl_coordinator.jobs import abilities
 from ratchet.rl_coordinator.jobs.domain.requests import Abilities, config_problems, serving_problems
 from ratchet.rl_coordinator.jobs.domain.schedule import PRIORITIES
 from ratchet.rl_coordinator.settings import Settings
 from ratchet.rl_coordinator.triggers.domain import schedule_problem
 
-ANY_ROLE = "*"
 NEW_PREFERENCES = 500
 """They start a training where a recipe names no other number: from fewer pairs DPO learns little."""
 
