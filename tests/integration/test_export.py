@@ -18,7 +18,7 @@ from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.app import build as build_deployer
 from ratchet.canary_deployer.settings import Settings as DeployerSettings
 from ratchet.core.contract import Outcome
-from ratchet.core.contract.state import POLICIES, Route, ServedPolicy
+from ratchet.core.contract.state import POLICIES, PolicyStage, PolicyVersion, Route
 from ratchet.core.rules.texts import id_of_name
 from ratchet.core.service.settings import SharedSettings
 from ratchet.gateway.app import build as build_gateway
@@ -28,6 +28,7 @@ from ratchet.reward_computer.app import build as build_rewards
 from ratchet.reward_computer.settings import Settings as RewardSettings
 from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings
+from tests.support.canary_world import policy, served
 from tests.support.command_lines import Shell, shell
 from tests.support.messages import AT, trajectory, turn
 from tests.support.rewards import feedback
@@ -137,8 +138,9 @@ async def test_serving_policies_are_exported_for_tensorzero(
     async with connected(shared_settings) as bus, running_app(build_deployer(settings)):
         code, _, err = await ratchet.ended(*words, **url)
         assert (code, "no policy serves any role" in err) == (1, True)
-        stable = ServedPolicy(version=1, name="support@1-aaaaaaaa", digest="a" * 64)
-        await Bucket(bus, POLICIES, Route).create("support", Route(role="support", stable=stable, next_version=2))
+        # The version first: the deployer takes a route back whose stable policy no version is.
+        await Bucket(bus, POLICIES, PolicyVersion).create("support.1", policy(1, stage=PolicyStage.STABLE))
+        await Bucket(bus, POLICIES, Route).create("support", Route(role="support", stable=served(1), next_version=2))
 
         async def exported() -> str | None:
             """Once the deployer has heard of the route."""
@@ -147,7 +149,7 @@ async def test_serving_policies_are_exported_for_tensorzero(
 
         assert json.loads(await eventually(exported, 60))["roles"] == ["support"]
     assert tomllib.loads(file.read_text())["functions"]["support"]["experimentation"]["candidate_variants"] == {
-        "support_v1_aaaaaaaa": 1
+        "support_v1_11111111": 1
     }
 
 
