@@ -53,8 +53,6 @@ class ValidationResults(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Which of `benchmark_passed`, `safety_checks_passed` and `performance_regression` nothing was compared for."""
     checks: dict[str, Annotated[str, listed("passed", "failed", "needs_approval", "waived", "not_run")]] | None = None
     """By name: `passed`, `failed`, `needs_approval`, `waived` or `not_run`."""
-    human_eval_score: Share | None = None
-    """Score given by people. Not set by Ratchet."""
     benchmark_scores: dict[str, float] | None = None
 
 
