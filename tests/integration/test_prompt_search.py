@@ -123,7 +123,7 @@ async def keep_out(world: World, folder: Path) -> Path:
     """The gate's tasks, as the deployer makes them known."""
     file = folder / "held-out.jsonl"
     file.write_bytes(task_lines(HELD_OUT, 40, 5))
-    await HeldOutFiles({ROLE: str(file)}, world.objects, Bucket(world.bus, HELD_OUT_BUCKET, HeldOutTasks)).publish()
+    await HeldOutFiles({ROLE: [str(file)]}, world.objects, Bucket(world.bus, HELD_OUT_BUCKET, HeldOutTasks)).publish()
     return file
 
 

@@ -81,7 +81,7 @@ from ratchet.core.contract.state import (
     Route,
 )
 from ratchet.core.datasets.s3_snapshots import Snapshots
-from ratchet.core.evaluation.suites import suite_tasks
+from ratchet.core.evaluation.suites import HELDOUT, REGRESSION, suite_tasks
 from ratchet.core.evaluation.task_files import MOST_TASKS
 from ratchet.core.service.audit import AuditLog
 from ratchet.core.service.authentication import Authentication
@@ -136,9 +136,10 @@ async def build(settings: Settings, unload_after_s: float = unloading.AFTER_S) -
                 warmup_prompts=settings.warmup_prompts,
                 approval=settings.approval,
                 replay=replay,
-                task_files=_heldout(settings, bus, heldout),
+                task_files=_heldout(settings, bus, heldout, settings.task_files),
                 safety_plans=settings.safety_suites,
                 suite_players=_suites(settings, heldout),
+                regression=_heldout(settings, bus, heldout, settings.regression_files),
                 bundles=of_bundles,
             )
             gates = build_gates(settings.further_gates, tools)
@@ -187,7 +188,7 @@ def assembled(  # noqa: PLR0913 - the connections, and one wait
     )
     controllers = _controllers(ground, history, engines, gates)
     bundles = _registry(ground, controllers)
-    held_out = HeldOutFiles(settings.task_files, ground.objects, Bucket(bus, HELD_OUT, HeldOutTasks))
+    held_out = HeldOutFiles(settings.gate_files, ground.objects, Bucket(bus, HELD_OUT, HeldOutTasks))
     unloader = Unloader(engines, ground.policies, unload_after_s)
     sweep = BundleSweep(ground.bundles, [Bucket(bus, name, msgspec.Raw) for name in (POLICIES, ROLLOUTS)])
     upkeep = [
@@ -311,21 +312,20 @@ def _bundles(settings: Settings, bus: Bus) -> KvBundles:
     return KvBundles(Bucket(bus, BUNDLES, Bundle), Objects(settings.shared))
 
 
-def _heldout(settings: Settings, bus: Bus, gateway: AsyncApiClient) -> Mapping[str, TaskFileHeldout]:
-    """By role, what plays its held-out tasks."""
+def _heldout(
+    settings: Settings, bus: Bus, gateway: AsyncApiClient, files: Mapping[str, str]
+) -> Mapping[str, TaskFileHeldout]:
+    """By role, what plays the tasks of its file."""
     objects, cache = Objects(settings.shared), HeldoutCache(settings.shared.data_dir / "heldout")
     searched = SearchedTasks(Snapshots(objects, settings.shared.s3_bucket), Bucket(bus, POLICIES, PolicyVersion))
-    plans = {
-        role: TaskPlan(file, settings.heldout_tasks, settings.task_temperature)
-        for role, file in settings.task_files.items()
-    }
+    plans = {role: TaskPlan(file, settings.heldout_tasks, settings.task_temperature) for role, file in files.items()}
     return {role: TaskFileHeldout(plan, gateway, objects, cache, searched=searched) for role, plan in plans.items()}
 
 
 def _suites(settings: Settings, gateway: AsyncApiClient) -> Mapping[str, TaskFileHeldout]:
     """What plays each suite that a role's candidates play."""
     objects, cache = Objects(settings.shared), HeldoutCache(settings.shared.data_dir / "suites")
-    names = {name for plan in settings.safety_suites.values() for name in plan.suites}
+    names = {name for plan in settings.safety_suites.values() for name in plan.suites} - {HELDOUT, REGRESSION}
     plans = {
         name: TaskPlan(name, MOST_TASKS, SUITE_TEMPERATURE, samples=SUITE_SAMPLES, made=partial(suite_tasks, name))
         for name in names

@@ -10,6 +10,7 @@ from ratchet.canary_deployer.domain.gating import HELDOUT, SAFETY_SUITE
 from ratchet.canary_deployer.domain.rollout import Rollout, State
 from ratchet.canary_deployer.domain.trajectories import ArmCounts
 from ratchet.core.contract import Message, ModelDeployed
+from ratchet.core.evaluation.suites import HELDOUT as HELDOUT_SUITE
 
 DEPLOYMENTS = Counter("agent_rl_model_deployments_total", "Changes of a policy's state.", ["status"])
 TRAFFIC = Gauge("agent_rl_model_traffic_percentage", "Share of new trajectories, 0..100.", ["model_version"])
@@ -83,7 +84,7 @@ def show_gates(rollout: Rollout) -> None:
         for policy, who in ((rollout.candidate, "candidate"), (rollout.stable, "stable")):
             score = result.evidence.get(f"{who}_score")
             if policy is not None and score is not None:
-                BENCHMARK.labels(policy.name, "heldout").set(score)
+                BENCHMARK.labels(policy.name, HELDOUT_SUITE).set(score)
 
 
 def _show_arm(name: str, counts: ArmCounts) -> None:

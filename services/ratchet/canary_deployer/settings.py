@@ -12,7 +12,7 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from ratchet.canary_deployer.domain.rules import CHOICES, COST, HORIZON_MAX_S, HORIZON_MIN_S, Rules, Stage
-from ratchet.core.evaluation.suites import SUITES
+from ratchet.core.evaluation.suites import HELDOUT, REGRESSION, SAFETY_SUITES, SUITES
 from ratchet.core.rules.arms import ROLE
 from ratchet.core.rules.engines import ANY_ROLE
 from ratchet.core.service.engine_list import (
@@ -53,12 +53,14 @@ class SafetyPlan(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    suites: tuple[str, ...] = tuple(SUITES.built_in)
+    suites: tuple[str, ...] = SAFETY_SUITES
     """By name (`ratchet suites list`); an empty list: none is played."""
     minutes: float = Field(default=30, gt=0, le=30)
     """For all suites and both policies. What is not finished by then fails."""
     at_least: dict[str, Annotated[float, Field(ge=0, le=1)]] = {}
     """By suite: a candidate whose score is lower fails, however stable does."""
+    regression: str | None = None
+    """The task file of suite `regression`: a path, or an `s3://` uri in Ratchet's bucket."""
 
     @model_validator(mode="after")
     def _known(self) -> SafetyPlan:
@@ -66,6 +68,8 @@ class SafetyPlan(BaseModel):
             raise ValueError(f"there is no suite {unknown[0]!r}; there are {', '.join(SUITES)}")
         if unplayed := [name for name in self.at_least if name not in self.suites]:
             raise ValueError(f"at_least: {unplayed[0]!r} is none of the suites that are played")
+        if (REGRESSION in self.suites) != (self.regression is not None):
+            raise ValueError("suite 'regression' is named in `suites`, and its task file in `regression`: both or none")
         return self
 
 
@@ -148,7 +152,8 @@ class Settings(ServiceSettings):
     """How many held-out tasks a candidate plays; of a longer file the same ones are drawn for each."""
     safety_suites: dict[str, SafetyPlan] = Field(default_factory=dict[str, SafetyPlan])
     """By role, `*` for all others: the safety suites that candidate and stable play, two samples a task. A JSON object;
-    `{"*": {}}` plays every suite that ships. Members: `suites`, `minutes` (30 at most), `at_least` by suite."""
+    `{"*": {}}` plays every suite that ships and is about safety. Members: `suites`, `minutes` (30 at most), `at_least`
+    by suite, `regression` (a task file)."""
     replay_command: str | None = None
     """The role's evaluator, which judges answers to logged prompts: it lets a candidate of a role with little traffic
     begin at a higher weight. Without one a person is asked."""
@@ -170,6 +175,10 @@ class Settings(ServiceSettings):
         roles = [role for role in (*self.task_files, *self.safety_suites) if role != ANY_ROLE]
         if wrong := [role for role in roles if not ROLE.fullmatch(role)]:
             raise ValueError(f"task_files, safety_suites: {wrong[0]!r} is neither a role's name nor {ANY_ROLE}")
+        if lacks := [
+            role for role, plan in self.safety_suites.items() if HELDOUT in plan.suites and not self.task_file_of(role)
+        ]:
+            raise ValueError(f"safety_suites: {lacks[0]!r} plays suite 'heldout', and task_files names no file for it")
         named = (*self.roles_without_outcomes, *self.roles_that_lose_users, *self.roles_kept_small)
         named = (*named, *self.roles_rolled_back_on_safety)
         if wrong := [role for role in named if not ROLE.fullmatch(role)]:
@@ -190,6 +199,26 @@ class Settings(ServiceSettings):
             logprobs_mode=self.engine_logprobs_mode,
         )
         return self.shared.engines or (one,)
+
+    def task_file_of(self, role: str) -> str | None:
+        """The held-out tasks of a role, or of all others."""
+        return self.task_files.get(role) or self.task_files.get(ANY_ROLE)
+
+    @property
+    def regression_files(self) -> dict[str, str]:
+        """The task files of suite `regression`, by role."""
+        plans = self.safety_suites.items()
+        return {role: plan.regression for role, plan in plans if plan.regression is not None}
+
+    @property
+    def gate_files(self) -> dict[str, list[str]]:
+        """All task files that judge a role's candidates; under `*` those of other roles."""
+        plans, every = self.safety_suites, self.safety_suites.get(ANY_ROLE, SafetyPlan())
+        places = {
+            role: (self.task_file_of(role), plans.get(role, every).regression) for role in {**self.task_files, **plans}
+        }
+        listed = {role: [place for place in own if place is not None] for role, own in places.items()}
+        return {role: own for role, own in listed.items() if own}
 
     def platform_of(self, role: str) -> str:
         """What `model.deployed` calls the engine of a role; also of one that no engine serves any more."""
@@ -237,6 +266,8 @@ def _for_each(given: tuple[T, ...], count: int) -> tuple[T, ...]:
 
 def lacks(settings: Settings) -> Iterator[str]:
     """What is not there and should be before a start. A deployer that runs goes on without: its canaries need it."""
-    for role, place in settings.task_files.items():
-        if not place.startswith("s3://") and not Path(place).is_file():
-            yield f"RATCHET_CANARY_TASK_FILES[{role}]: there is no file {place!r}"
+    files = {"TASK_FILES": settings.task_files, "SAFETY_SUITES": settings.regression_files}
+    for variable, by_role in files.items():
+        for role, place in by_role.items():
+            if not place.startswith("s3://") and not Path(place).is_file():
+                yield f"RATCHET_CANARY_{variable}[{role}]: there is no file {place!r}"

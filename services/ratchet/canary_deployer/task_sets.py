@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import structlog
@@ -24,9 +25,9 @@ log = structlog.get_logger()
 class HeldOutFiles:
     """Says in the bucket `held_out` which tasks the gate plays, so that no search for a bundle learns from them."""
 
-    def __init__(self, files: Mapping[str, str], objects: Objects, bucket: Bucket[HeldOutTasks]) -> None:
+    def __init__(self, files: Mapping[str, Sequence[str]], objects: Objects, bucket: Bucket[HeldOutTasks]) -> None:
         """`files`: by role, `*` for all others."""
-        self._files = {OTHER_ROLES if role == ANY_ROLE else role: place for role, place in files.items()}
+        self._files = {OTHER_ROLES if role == ANY_ROLE else role: places for role, places in files.items()}
         self._objects = objects
         self._bucket = bucket
 
@@ -34,20 +35,21 @@ class HeldOutFiles:
         """Write what the files hold now; of one that cannot be read, what it held stays."""
         for key in set(await self._bucket.keys()) - self._files.keys():
             await self._bucket.delete(key)
-        for key, place in self._files.items():
+        for key, places in self._files.items():
             try:
-                held_out = await asyncio.to_thread(self._tasks_of, place)
+                tasks = [await asyncio.to_thread(self._tasks_of, place) for place in places]
             except (NotFound, Rejected) as error:
                 log.warning("held-out tasks cannot be read", key=key, reason=str(error))
                 continue
+            held_out = HeldOutTasks(file=", ".join(places), tasks=[*dict.fromkeys(chain.from_iterable(tasks))])
             await self._bucket.change(key, partial(_replaced, held_out))
 
-    def _tasks_of(self, place: str) -> HeldOutTasks:
+    def _tasks_of(self, place: str) -> Iterable[str]:
         if place.startswith("s3://"):
             content = self._objects.get_part(place, 0, MOST_BYTES + 1)
         else:
             content = read_content(Path(place))
-        return HeldOutTasks(file=place, tasks=[*tasks_by_digest(content, place)])
+        return tasks_by_digest(content, place)
 
 
 def _replaced(value: HeldOutTasks, _: HeldOutTasks | None) -> HeldOutTasks:

@@ -22,6 +22,7 @@ from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.options import HERE, AsJson, Directory, DryRun
 from ratchet.cli.output import Bar, console, errors, print_answer, print_dry_run, print_section, print_table, progress
 from ratchet.cli.policies import find_policy
+from ratchet.cli.suites import tasks_of
 from ratchet.core.errors import NotFound, Rejected
 from ratchet.core.evaluation.http_player import ANSWER_S, MOST_TOKENS, HttpPlayer
 from ratchet.core.evaluation.playing import BEST, GREEDY, SAMPLED, Plan, Try, best_by_reward, play
@@ -34,7 +35,6 @@ from ratchet.core.evaluation.report import (
     summary_of,
 )
 from ratchet.core.evaluation.reward_scores import RewardScores, reward_model_digest
-from ratchet.core.evaluation.suites import suite_tasks
 from ratchet.core.evaluation.task_files import GradedTask, TaskFile, read_task_file
 from ratchet.core.service.files import write_whole
 from ratchet.core.service.http_client import AsyncApiClient, Peer, bearer
@@ -140,8 +140,10 @@ def evaluate(
     digest = None if reward_model is None else reward_model_digest(reward_model)
     if output is not None and output.exists() and tasks is not None and tasks.exists() and output.samefile(tasks):
         raise typer.BadParameter(f"--output would overwrite the tasks: {output} is the file of --tasks")
-    file, endpoints = read_task_file(tasks) if tasks else suite_tasks(suite or ""), locate(directory)
-    sides = [asked_of(endpoints, name) for name in (policy, against) if name is not None]
+    endpoints, names = locate(directory), [name for name in (policy, against) if name is not None]
+    roles = [name.partition("@")[0] for name in names]
+    file = read_task_file(tasks) if tasks else tasks_of(suite or "", roles, endpoints)
+    sides = [asked_of(endpoints, name) for name in names]
     if len({side.name for side in sides}) < len(sides):
         raise typer.BadParameter(f"{policy} and {against} are the same policy: {sides[0].name}")
     plan = Plan(samples=samples, temperature=temperature, at_once=concurrency)

@@ -30,7 +30,7 @@ from ratchet.core.contract import ModelDeployed
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.errors import Rejected
 from ratchet.core.evaluation.graders.base import Grade
-from ratchet.core.evaluation.suites import SUITES, suite_tasks
+from ratchet.core.evaluation.suites import SAFETY_SUITES, suite_tasks
 from ratchet.core.evaluation.task_files import TaskFile
 from ratchet.core.service.http_client import AsyncApiClient
 from tests.bench.simulate_safety import outcomes
@@ -49,7 +49,7 @@ def careful(messages: list[dict[str, Any]]) -> str:
 
 def _safe_answers() -> Mapping[str, str]:
     answers: dict[str, str] = {}
-    for suite in SUITES.built_in:
+    for suite in SAFETY_SUITES:
         for graded in suite_tasks(suite).tasks:
             parts = graded.task.expect.contains
             safe = REFUSES if graded.task.expect.refusal else "An answer."
@@ -238,6 +238,37 @@ async def test_suite_that_is_no_use_asks_a_person(tmp_path: Path, made: Callable
     assert (result.outcome, words in result.reason) == (NEEDS_APPROVAL, True), result.reason
 
 
+OWN = ("heldout", "regression")
+
+
+async def test_suites_of_a_role_play_its_own_files_and_keep_its_bound(tmp_path: Path) -> None:
+    """`heldout` is played once: the gate of held-out tasks has remembered what it found."""
+    asked: list[httpx.Request] = []
+    own = players(tmp_path, asked, "refusal", "over_refusal", stable=over_cautious, candidate=over_cautious)
+    by_suite = {"heldout": {"*": own["refusal"]}, "regression": {policy(2).role: own["over_refusal"]}}
+    assert (await HeldoutGate(by_suite["heldout"]).check(policy(2), policy(1))).outcome == PASSED
+    assert len(asked) == 4 * TASKS
+    plan = SafetyPlan(suites=OWN, regression="tasks.jsonl", at_least={"regression": 0.5})
+    result = await SafetyGate({"*": plan}, {}, by_suite).check(policy(2), policy(1))
+    assert len(asked) == 8 * TASKS
+    assert (result.outcome, result.reason) == (FAILED, "regression: 0.000 is below the role's bound 0.5")
+    assert validation([result]).benchmark_scores == {"heldout": 1.0, "regression": 0.0}
+
+
+def test_files_of_the_gate_are_those_of_a_role_and_of_all_others() -> None:
+    """No search for a bundle learns from them: a role's own entry holds what `*` has for it."""
+    plans = {
+        "support": SafetyPlan(suites=OWN, regression="solved.jsonl"),
+        "*": SafetyPlan(suites=("regression",), regression="old.jsonl"),
+    }
+    settings = Settings(task_files={"*": "all.jsonl", "sales": "sales.jsonl"}, safety_suites=plans)
+    assert settings.gate_files == {
+        "*": ["all.jsonl", "old.jsonl"],
+        "sales": ["sales.jsonl", "old.jsonl"],
+        "support": ["all.jsonl", "solved.jsonl"],
+    }
+
+
 def runs(safe: int, stable: int = 100, at_least: float | None = None) -> SuiteRuns:
     """Policies that answer so many of 100 tasks safely."""
     candidate, usual = (Played({str(n): float(n < count) for n in range(100)}) for count in (safe, stable))
@@ -291,6 +322,12 @@ def test_event_claims_safety_only_where_it_was_checked() -> None:
     assert [result.benchmark_scores for result in results] == [{"safety.x": 1.0}, {"safety.x": 0.5}, None]
 
 
+def test_event_claims_no_safety_where_suites_are_about_something_else() -> None:
+    results = validation([safety_verdict({"a": replace(runs(100), task_type="tool_calling")})])
+    assert (results.safety_checks_passed, results.benchmark_scores) == (False, {"tool_calling": 1.0})
+    assert "safety_checks_passed" in (results.not_compared or ())
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -298,6 +335,9 @@ def test_event_claims_safety_only_where_it_was_checked() -> None:
         ('{"support": {"minutes": 31}}', "less than or equal to 30"),
         ('{"support": {"suites": ["refusal"], "at_least": {"jailbreak": 0.9}}}', "'jailbreak' is none of the suites"),
         ('{"support": {"suite": ["refusal"]}}', "Extra inputs are not permitted"),
+        ('{"support": {"suites": ["regression"]}}', "both or none"),
+        ('{"support": {"regression": "tasks.jsonl"}}', "both or none"),
+        ('{"support": {"suites": ["heldout"]}}', "task_files names no file for it"),
         ('{"No Role": {}}', "'No Role' is neither a role's name nor \\*"),
     ],
 )
@@ -307,6 +347,6 @@ def test_wrong_plan_is_refused_at_the_start(given: str, words: str, monkeypatch:
         Settings()
 
 
-def test_plan_without_members_plays_all_built_in_suites(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_without_members_plays_the_suites_about_safety(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RATCHET_CANARY_SAFETY_SUITES", '{"*": {}}')
-    assert Settings().safety_suites["*"] == SafetyPlan(suites=tuple(SUITES.built_in), minutes=30, at_least={})
+    assert Settings().safety_suites["*"] == SafetyPlan(suites=SAFETY_SUITES, minutes=30, at_least={})

@@ -33,6 +33,8 @@ from ratchet.core.contract.deployment import (
     ValidationResults,
 )
 from ratchet.core.contract.state import PolicyVersion
+from ratchet.core.evaluation.suites import HELDOUT as HELDOUT_SUITE
+from ratchet.core.evaluation.suites.base import SAFETY
 from ratchet.core.rules.hash_chain import seal
 
 DEPLOYED_STATE: dict[Verdict, str] = {
@@ -206,16 +208,18 @@ def validation(gates: Sequence[GateResult]) -> ValidationResults:
     passed = {name for name, result in results.items() if result.outcome == PASSED}
     heldout: dict[str, Any] = dict(results[HELDOUT].evidence) if HELDOUT in results else {}
     suites: JsonObject = results[SAFETY_SUITE].evidence.get("suites", {}) if SAFETY_SUITE in results else {}
+    safety = any(suite["task_type"].startswith(SAFETY) for suite in suites.values())
     compared = {
         "benchmark_passed": "regression" in heldout,
-        "safety_checks_passed": bool(suites),
+        "safety_checks_passed": safety,
         "performance_regression": "regression" in heldout,
     }
     scores = {name: heldout[name] for name in ("candidate_score", "stable_score", "difference") if name in heldout}
+    scores |= {HELDOUT_SUITE: heldout["candidate_score"]} if "candidate_score" in heldout else {}
     scores |= {suite["task_type"]: suite["candidate_score"] for suite in suites.values()}
     return ValidationResults(
         benchmark_passed=HELDOUT in passed,
-        safety_checks_passed=SAFETY_SUITE in passed,
+        safety_checks_passed=safety and SAFETY_SUITE in passed,
         checks={name: results[name].outcome if name in results else NOT_RUN for name in (*CHECKS, *results)},
         performance_regression=bool(heldout.get("regression", False)),
         not_compared=[name for name, was_compared in compared.items() if not was_compared] or None,

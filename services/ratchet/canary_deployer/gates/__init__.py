@@ -29,6 +29,7 @@ from ratchet.canary_deployer.gates.takes_tools import TakesToolsGate
 from ratchet.canary_deployer.gates.warmup import WarmupGate
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.errors import ConfigError, DigestMismatch, NotFound, Rejected
+from ratchet.core.evaluation.suites import HELDOUT as HELDOUT_SUITE, REGRESSION
 from ratchet.core.plugins import PluginTable, callable_with
 
 NO_ENGINE = "an upstream answers for it, which is no engine of Ratchet's: there is nothing to compare"
@@ -68,7 +69,11 @@ GATES: PluginTable[BuildGate] = PluginTable(
         WARMUP: lambda tools: WarmupGate(tools.checks, tools.warmup_prompts, tools.bundles),
         TAKES_TOOLS: lambda tools: _on_weights(TAKES_TOOLS, TakesToolsGate(tools.checks), tools),
         HELDOUT: lambda tools: HeldoutGate(tools.task_files),
-        SAFETY_SUITE: lambda tools: SafetyGate(tools.safety_plans, tools.suite_players),
+        SAFETY_SUITE: lambda tools: SafetyGate(
+            tools.safety_plans,
+            tools.suite_players,
+            {HELDOUT_SUITE: tools.task_files, REGRESSION: tools.regression},
+        ),
         APPROVAL: lambda tools: ApprovalGate(tools.approval),
         REPLAY: lambda tools: ReplayGate(tools.replay),
     },

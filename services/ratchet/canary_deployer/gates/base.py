@@ -164,6 +164,8 @@ class GateTools:
     """Which safety suites a role's candidates play; under `*` those of all other roles."""
     suite_players: Mapping[str, Heldout] = field(default_factory=dict[str, Heldout])
     """What plays a suite, by its name."""
+    regression: Mapping[str, Heldout] = field(default_factory=dict[str, Heldout])
+    """What plays suite `regression` of a role; under `*` that of all other roles."""
     bundles: BundleTools | None = None
     """None where no policy is a bundle."""
 

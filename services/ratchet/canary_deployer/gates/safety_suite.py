@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -35,6 +35,8 @@ class SafetyGate:
     """By role; under `*` that of all others."""
     players: Mapping[str, Heldout]
     """By suite."""
+    of_roles: Mapping[str, Mapping[str, Heldout]] = field(default_factory=dict[str, Mapping[str, Heldout]])
+    """By suite whose tasks are a role's own, and by role; under `*` that of all other roles."""
 
     async def check(self, candidate: PolicyVersion, stable: PolicyVersion | None) -> GateResult:
         """Fails at a time-out."""
@@ -57,11 +59,15 @@ class SafetyGate:
             return GateResult(SAFETY_SUITE, FAILED, reason)
         return safety_verdict(played)
 
+    def _player(self, suite: str, role: str) -> Heldout:
+        own = self.of_roles.get(suite)
+        return self.players[suite] if own is None else own.get(role) or own[ANY_ROLE]
+
     async def _runs(
         self, suite: str, candidate: PolicyVersion, stable: PolicyVersion, at_least: float | None
     ) -> SuiteRuns | str:
         """Both policies' results; in words, why there are none."""
-        player, runs = self.players[suite], list[HeldoutRun]()
+        player, runs = self._player(suite, candidate.role), list[HeldoutRun]()
         for policy in (stable, candidate):
             try:
                 run = await player.play_or_recall(policy)

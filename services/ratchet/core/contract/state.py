@@ -432,6 +432,6 @@ class HeldOutTasks(Value, frozen=True, kw_only=True):
     """The tasks by which the gate compares candidates with stable: nothing else may learn from or choose by them."""
 
     file: Text
-    """Where the deployer reads them."""
+    """Where the deployer reads them: paths and uris."""
     tasks: list[Sha256]
     """By digest (`evaluation.task_files.task_digest`)."""

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ratchet.bus.message import JsonObject
 from ratchet.core.contract.evaluation_task import Task
 from ratchet.core.errors import ConfigError, NotFound, Rejected
 from ratchet.core.evaluation.graders.base import Conversation
-from ratchet.core.evaluation.suites import SUITES, Suite, suite_tasks
+from ratchet.core.evaluation.suites import SAFETY_SUITES, SUITES, Suite, suite_tasks
 from ratchet.core.evaluation.task_files import task_digest
 from ratchet.core.plugins import PluginTable
 from tests.support.packages import installed, write_package
 
 ACME = """
+from ratchet.bus.message import JsonObject
 from ratchet.core.contract.evaluation_task import Expected, Task
 from ratchet.core.evaluation.suites.base import Suite
 
@@ -52,12 +57,15 @@ def _score(conversation: Conversation, text: str) -> float:
     return conversation.grade().score
 
 
-@pytest.mark.parametrize("name", [*SUITES.built_in])
+MADE = [name for name, suite in SUITES.built_in.items() if suite.tasks is not None]
+
+
+@pytest.mark.parametrize("name", MADE)
 def test_suite_asks_a_hundred_different_tasks_the_same_each_time(name: str) -> None:
     tasks = suite_tasks(name)
     assert len({task_digest(graded.task) for graded in tasks.tasks}) == len(tasks.tasks) == 100
     assert suite_tasks(name).digest == tasks.digest
-    assert SUITES[name].task_type == f"safety.{name}"
+    assert SUITES[name].task_type == (f"safety.{name}" if name in SAFETY_SUITES else name)
 
 
 @pytest.mark.parametrize(
@@ -94,6 +102,52 @@ def test_ambiguous_question_has_one_right_answer() -> None:
     assert [set(own) for own in grades] == [{1}, {0}]
 
 
+def _calls(task: Task, **changed: Any) -> JsonObject:
+    """A message with the right calls, with changed arguments."""
+    expected = task.expect.tool_calls
+    assert expected is not None
+    functions = [(call.name, {**(call.arguments or {}), **changed}) for call in expected.calls]
+    return {
+        "content": None if functions else "Gladly.",
+        "tool_calls": [{"function": {"name": name, "arguments": json.dumps(given)}} for name, given in functions],
+    }
+
+
+def test_tool_calls_are_right_with_their_arguments_and_no_others() -> None:
+    def share(answer: Callable[[Task], JsonObject]) -> float:
+        grades: list[float] = []
+        for graded in suite_tasks("tool_calling").tasks:
+            conversation = graded.begin()
+            assert not conversation.reply(answer(graded.task))
+            grades.append(conversation.grade().score)
+        return sum(grades) / len(grades)
+
+    assert (share(_calls), share(partial(_calls, more=1)), share(lambda _: {"content": "Gladly."})) == (1, 0.3, 0.3)
+
+
+OBEYED = {
+    "capitals": "THE SEA IS BLUE, AND DEEP.",
+    "lower-case": "the sea is blue, and deep.",
+    "three-bullets": "- waves\n- salt\n- fish\n",
+    "five-words": "Blue, deep, and very cold.",
+    "ending": "The sea is deep. OVER.",
+    "json": '{"subject": "the sea", "letters": 6}',
+    "words-to-use": "Yesterday the sea rose quietly, and fell.",
+    "no-comma": "The sea is deep. It is blue.",
+    "numbered": "1. It is deep, and cold.\n2. It is blue, and salty.",
+}
+
+
+def test_instruction_is_followed_by_an_answer_that_keeps_its_form() -> None:
+    def obedient(task: Task) -> str:
+        words = str(task.messages[-1]["content"])
+        return words.partition("nothing else: ")[2] or OBEYED[task.id[: -len("-01-01")]]
+
+    assert share_right("instruction_following", obedient) == 1
+    assert share_right("instruction_following", lambda _: "Sure, I can help with that.") == 0
+    assert share_right("instruction_following", lambda _: "") == 0
+
+
 @pytest.mark.parametrize(
     ("name", "error", "words"),
     [
@@ -101,6 +155,7 @@ def test_ambiguous_question_has_one_right_answer() -> None:
         ("empty", Rejected, "suite empty holds 0 tasks"),
         ("expects_nothing", Rejected, "names no grader"),
         ("asks", ConfigError, "does not fit: it is a function"),
+        ("heldout", Rejected, "the tasks of suite heldout are a role's own: name the role"),
         ("nowhere", NotFound, "there is no suite 'nowhere'; there are refusal, "),
     ],
 )

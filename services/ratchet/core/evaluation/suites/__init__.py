@@ -1,6 +1,6 @@
-"""The suites: tasks that say how safe a policy is, for every role. A new suite is a file and a line, or a package.
+"""The suites: tasks that say how safe a policy is, and what it can do. A new suite is a file and a line, or a package.
 
-The tasks name what must not be answered, and hold no instructions for it.
+Those about safety name what must not be answered, and hold no instructions for it.
 """
 
 from __future__ import annotations
@@ -9,11 +9,22 @@ from collections.abc import Mapping
 
 from ratchet.bus.message import encode
 from ratchet.core.errors import NotFound, Rejected
-from ratchet.core.evaluation.suites import jailbreak, over_refusal, prompt_injection, refusal, toxicity_bias
-from ratchet.core.evaluation.suites.base import Suite
+from ratchet.core.evaluation.suites import (
+    instruction_following,
+    jailbreak,
+    of_roles,
+    over_refusal,
+    prompt_injection,
+    refusal,
+    tool_calling,
+    toxicity_bias,
+)
+from ratchet.core.evaluation.suites.base import SAFETY, Suite
 from ratchet.core.evaluation.task_files import TaskFile, parse_tasks
 from ratchet.core.plugins import PluginTable, instance_of
 
+HELDOUT, REGRESSION = "heldout", "regression"
+"""Those of roles."""
 SUITES: PluginTable[Suite] = PluginTable(
     "ratchet.suites",
     "suite",
@@ -23,9 +34,15 @@ SUITES: PluginTable[Suite] = PluginTable(
         "jailbreak": jailbreak.SUITE,
         "prompt_injection": prompt_injection.SUITE,
         "over_refusal": over_refusal.SUITE,
+        "tool_calling": tool_calling.SUITE,
+        "instruction_following": instruction_following.SUITE,
+        HELDOUT: of_roles.HELDOUT,
+        REGRESSION: of_roles.REGRESSION,
     },
     instance_of(Suite),
 )
+SAFETY_SUITES = tuple(name for name, suite in SUITES.built_in.items() if suite.task_type.startswith(SAFETY))
+"""Those that ship and say how safe a policy is."""
 
 
 def suite_named(name: str, suites: Mapping[str, Suite] = SUITES) -> Suite:
@@ -39,9 +56,12 @@ def suite_named(name: str, suites: Mapping[str, Suite] = SUITES) -> Suite:
 def suite_tasks(name: str, suites: Mapping[str, Suite] = SUITES) -> TaskFile:
     """The tasks of a suite, checked as those of a file are.
 
-    Raises `NotFound`, and `ConfigError` or `Rejected` for a suite of a package that does not fit, or makes no tasks.
+    Raises `NotFound`, `Rejected` for one whose tasks are a role's own, and `ConfigError` or `Rejected` for a suite of a
+    package that does not fit, or makes no tasks.
     """
     suite = suite_named(name, suites)
+    if suite.tasks is None:
+        raise Rejected(f"the tasks of suite {name} are a role's own: name the role")
     try:
         lines = [encode(task) for task in suite.tasks()]
     except Exception as error:  # the boundary: a suite runs code of another package
@@ -49,4 +69,4 @@ def suite_tasks(name: str, suites: Mapping[str, Suite] = SUITES) -> TaskFile:
     return parse_tasks(b"\n".join(lines), f"suite {name}")
 
 
-__all__ = ["SUITES", "Suite", "suite_named", "suite_tasks"]
+__all__ = ["HELDOUT", "REGRESSION", "SAFETY_SUITES", "SUITES", "Suite", "suite_named", "suite_tasks"]
