@@ -128,8 +128,9 @@ class Filtering:
             raise Filtered(400, blocked, code=CODE)
         if not _write(findings):
             return answer
-        for choice in body.get("choices") or ():  # their tokens spell what was taken out
-            choice.update({name: None for name in ("logprobs", "token_ids") if name in choice})
+        for holder in (*(body.get("choices") or ()), *(finding.place.holder for finding in findings)):
+            if isinstance(holder, dict):  # its tokens spell what was taken out
+                holder.update({name: None for name in ("logprobs", "token_ids") if name in holder})
         call.replaced, call.cache_key = True, None
         return replace(answer, raw=msgspec.json.encode(body), messages=None)
 
@@ -158,8 +159,9 @@ class Filtering:
                 if chosen.on_failure == "closed":
                     raise Filtered(503, f"the filter {name} failed, and this role fails closed", code=FAILED) from error
                 continue
+            alone = {id(place.holder) for place, verdict in zip(asked, verdicts, strict=True) if verdict is not None}
             for place, verdict in zip(asked, verdicts, strict=True):
-                if verdict is not None:
+                if verdict is not None and not any(id(part) in alone for part in place.parts):
                     action = BLOCK if verdict.action == REPLACE and place.is_fixed else verdict.action
                     action = FLAG if chosen.flag_only else action
                     findings.append(Finding(name, place, msgspec.structs.replace(verdict, action=action)))
@@ -222,17 +224,19 @@ class StreamFilter:
     async def passed(self, events: Sequence[bytes], *, last: bool = False) -> Sequence[bytes]:
         """The events that may be shown now, `last`: all of them. Raises `Filtered` where they end the stream, and
         `msgspec.DecodeError` for what is no chunk."""
+        comments = [event for event in events if not data_of(event)]  # they only say that the engine works
         for event in events:
-            data = data_of(event)
+            if not (data := data_of(event)):
+                continue
             self._held.append(event)
-            for place in places_of_answer(chunk_of(data)) if data and data != DONE else ():
+            for place in places_of_answer(chunk_of(data)) if data != DONE else ():
                 self._tails[place.path] = self._tails.get(place.path, "") + place.text
                 self._fresh[place.path] = place
                 self._unchecked += len(place.text)
         if self._fresh and (last or self._unchecked >= WINDOW):
             await self._check()
         shown, self._held = ([], self._held) if self._fresh else (self._held, [])
-        return shown
+        return [*comments, *shown]
 
     async def _check(self) -> None:
         places = [replace(place, text=self._tails[path], is_fixed=True) for path, place in self._fresh.items()]

@@ -11,14 +11,15 @@ A filter is a function from a text to a `Verdict`, or None where the text may pa
 | `judge.py` | asks one of them, bounded in time; those of other packages in processes of their own |
 """
 
+from collections.abc import Mapping
+
 from ratchet.core.plugins import PluginTable, callable_with
-from ratchet.gateway.filters.base import Filter, Verdict
+from ratchet.gateway.filters.base import Filter, Rules, Verdict
 from ratchet.gateway.filters.content import content
 from ratchet.gateway.filters.injection import injection
 
-FILTERS: PluginTable[Filter] = PluginTable(
-    "ratchet.filters", "filter", {"injection": injection, "content": content}, callable_with(1)
-)
+RULES: Mapping[str, Rules] = {"injection": injection, "content": content}
+FILTERS: PluginTable[Filter] = PluginTable("ratchet.filters", "filter", RULES, callable_with(1))
 """By name: the settings of a role choose among them."""
 
 __all__ = ["FILTERS", "Filter", "Verdict"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import html
+import math
 import re
+import time
 import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -28,27 +31,85 @@ Filter = Callable[[str], Verdict | None]
 """None: the text may pass. It may be asked again of the same text, and of the last part of an answer that streams."""
 
 
+class Rules(Protocol):
+    """A filter by rules."""
+
+    def __call__(self, text: str, until: float = math.inf) -> Verdict | None:
+        """Raises `FilterFailed` where it is not done `until` then, by the monotonic clock."""
+        ...
+
+
 class FilterFailed(Exception):
     """A filter gave no verdict; the message says why."""
 
 
 BEHIND, AHEAD = 160, 240
 """Characters around a mark in which its rule looks."""
+PIECE = 16 * 1024
+"""Characters made plain at a time: Python runs nothing else meanwhile."""
 _UNSEEN = re.compile(
-    "[\u00ad\u034f\u061c\u115f\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufe00-\ufe0f\ufeff\U000e0000-\U000e007f]"
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff"
+    "\uffa0\U000e0000-\U000e01ef]"
 )
+_ACCENTS = re.compile("[\u0300-\u036f]")
+_TAGGED = re.compile("[\U000e0020-\U000e007e]+")
+"""Characters without a shape that models read as letters."""
+_SHOWN = {number: number - 0xE0000 for number in range(0xE0020, 0xE007F)}
 _ESCAPED = re.compile(r"\\u([0-9a-fA-F]{4})")
+_ATTRIBUTE = r"""(?: [\w:-]+=(?:"[^"<>\s]{0,200}"|'[^'<>\s]{0,200}'|[^"'<>\s]{1,200}))"""
+_TAGS = re.compile(
+    rf"</?(?:(br|div|h[1-6]|li|p|td|tr|ul)|a|b|code|em|font|i|mark|s|small|span|strong|tt|u){_ATTRIBUTE}{{0,9}} ?/?>",
+    re.IGNORECASE,
+)
+"""Of HTML, without words of their own. Those in group 1 part words."""
 _MARKDOWN = str.maketrans("*_`~", "    ")
+_TWINS = str.maketrans("аеорсухіјѕһԁԛԝӏαονρτικ", "aeopcyxijshdqwlaovptik")
+"""Letters of Cyrillic and Greek that look like Latin ones."""
+_MIXED = re.compile(r"[^\W\d_]*[a-z][^\W\d_]*")
+"""A word with a Latin letter."""
 
 
 def plain(text: str) -> str:
-    """The text in small letters, as a reader sees it: without invisible characters, with one blank for white space and
-    for marks of Markdown, with letters for their full-width twins and for what JSON escapes."""
+    """The text in small letters, as a reader sees it: without invisible characters, accents and marks of Markdown and
+    HTML, with one blank for white space, with letters for their twins and for what JSON and HTML escape.
+
+    What is written in characters of tags, which only models read, stands at the end of its piece.
+    """
+    if len(text) <= PIECE:
+        return _plain(text)
+    made = [""]
+    for piece in _pieces(text):
+        if piece[0].isspace() and not made[-1].endswith(" "):
+            made.append(" ")
+        if seen := _plain(piece):
+            made.append(seen + " " * piece[-1].isspace())
+    return "".join(made)
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """The text in pieces that end behind a blank where one is near."""
+    start = 0
+    while start < len(text):
+        end = start + PIECE
+        if end < len(text):
+            end = max(text.rfind(blank, start, end) for blank in " \n") + 1 or end
+        yield text[start:end]
+        start = end
+
+
+def _plain(text: str) -> str:
     if "\\" in text:
         text = text.replace("\\n", "\n").replace("\\t", "\t").replace('\\"', '"')
         text = _ESCAPED.sub(lambda code: chr(int(code[1], 16)), text)
+    if "&" in text:
+        text = html.unescape(text)
+    if "<" in text:
+        text = _TAGS.sub(lambda tag: " " * bool(tag[1]), text)
     if not text.isascii():
-        text = unicodedata.normalize("NFKC", _UNSEEN.sub("", text))
+        hidden = " ".join(_TAGGED.findall(text)).translate(_SHOWN)
+        text = unicodedata.normalize("NFKD", _UNSEEN.sub("", text))
+        text = unicodedata.normalize("NFKC", _ACCENTS.sub("", text)).lower()
+        text = f"{_MIXED.sub(lambda word: word[0].translate(_TWINS), text)} {hidden}"
     return " ".join(text.translate(_MARKDOWN).lower().split())
 
 
@@ -65,11 +126,16 @@ class Rule:
     def __post_init__(self) -> None:
         object.__setattr__(self, "compiled", re.compile(self.pattern))
 
-    def hits(self, seen: str) -> Iterator[re.Match[str]]:
-        """Where the rule holds in a plain text. Its time grows with the length of the text, whatever stands there."""
+    def hits(self, seen: str, until: float = math.inf) -> Iterator[re.Match[str]]:
+        """Where the rule holds in a plain text. Its time grows with the length of the text, whatever stands there.
+
+        Raises `FilterFailed` for a text that is not searched `until` then, by the monotonic clock.
+        """
         for mark in self.marks:
             at = seen.find(mark)
             while at >= 0:
+                if time.monotonic() > until:
+                    raise FilterFailed(f"a text of {len(seen)} characters takes too long")
                 if hit := self.compiled.search(seen, max(0, at - BEHIND), at + AHEAD):
                     yield hit
                 at = seen.find(mark, at + AHEAD - BEHIND)

@@ -6,6 +6,7 @@ a team that needs more declares a filter of its own.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -84,10 +85,10 @@ BEFORE = 120
 """Characters before a topic that are searched for that."""
 
 
-def content(text: str) -> Verdict | None:
+def content(text: str, until: float = math.inf) -> Verdict | None:
     """Blocks a text that asks for, or gives, what does great harm."""
     seen = plain(text)
     for rule in RULES:
-        if any(not _REFUSES.search(seen[max(0, hit.start() - BEFORE) : hit.start()]) for hit in rule.hits(seen)):
+        if any(not _REFUSES.search(seen[max(0, hit.start() - BEFORE) : hit.start()]) for hit in rule.hits(seen, until)):
             return Verdict(BLOCK, rule.reason)
     return None

@@ -6,6 +6,7 @@ order mostly belongs to it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ratchet.gateway.filters.base import REPLACE, Rule, Verdict, plain
@@ -122,8 +123,8 @@ RULES: Sequence[Rule] = (
 )
 
 
-def injection(text: str) -> Verdict | None:
+def injection(text: str, until: float = math.inf) -> Verdict | None:
     """Withholds a text that gives orders to a model."""
     seen = plain(text)
-    reason = next((rule.reason for rule in RULES if any(rule.hits(seen))), None)
+    reason = next((rule.reason for rule in RULES if any(rule.hits(seen, until))), None)
     return None if reason is None else Verdict(REPLACE, reason, WITHHELD)

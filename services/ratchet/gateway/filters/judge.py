@@ -7,12 +7,15 @@ all its processes are ended, and the next call starts others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import hashlib
+import time
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache, partial
 from multiprocessing import get_context
+from typing import TypeGuard
 
-from ratchet.gateway.filters import FILTERS
+from ratchet.gateway.filters import FILTERS, RULES
 from ratchet.gateway.filters.base import ACTIONS, Filter, FilterFailed, Verdict
 
 LIMIT_S = 10.0
@@ -21,10 +24,23 @@ PROCESSES = 4
 """Of one filter: calls that it judges side by side."""
 LARGEST = 1024 * 1024
 """Characters of a replacement: no model reads more."""
-SHORT = 16 * 1024
-"""Characters that rules read in about three milliseconds; more are read beside the event loop."""
-KNOWN = 512
+SHORT = 2 * 1024
+"""Characters that rules read within a few milliseconds, whatever stands there; more are read beside the event loop."""
+LONG = 256 * 1024
+"""Characters whose digests take a fraction of a millisecond."""
+KNOWN = 16 * 1024
 """Texts whose verdicts a process remembers: agents send a conversation again with each of its calls."""
+
+
+class Verdicts(dict[bytes, Verdict | None]):
+    """Those of a filter that are known, by the digests of their texts."""
+
+    def keep(self, digest: bytes, verdict: Verdict | None) -> None:
+        """Remember one; when there are too many, begin anew."""
+        if len(self) >= KNOWN:
+            self.clear()
+        if verdict is None or len(verdict.replacement) <= SHORT:
+            self[digest] = verdict
 
 
 class Judge:
@@ -32,17 +48,21 @@ class Judge:
 
     def __init__(self, name: str, limit_s: float = LIMIT_S) -> None:
         """Raises `ConfigError` for one that does not fit."""
-        self._name, self._filter, self.limit_s = name, lru_cache(KNOWN)(FILTERS[name]), limit_s
+        self._name, self._filter, self.limit_s = name, FILTERS[name], limit_s
+        self._known = Verdicts()
         self._pool: ProcessPoolExecutor | None = None
 
     async def judge(self, texts: Sequence[str]) -> Sequence[Verdict | None]:
         """A verdict for each text. Raises `FilterFailed`."""
-        own = self._name in FILTERS.built_in
-        if own and sum(map(len, texts)) <= SHORT:
-            return judged(self._filter, texts)
-        if not own and self._pool is None:
-            self._pool = ProcessPoolExecutor(PROCESSES, get_context("spawn"))
-        ask = partial(judged, self._filter, texts) if own else partial(judged_by, self._name, texts)
+        rules = RULES.get(self._name)
+        if rules is not None and self._is_short(texts):
+            return judged(self._filter, texts, self._known)
+        if rules is not None:  # nothing ends a thread: the rules themselves stop in time
+            in_time = partial(rules, until=time.monotonic() + self.limit_s)
+            ask = partial(judged, in_time, texts, self._known)
+        else:
+            self._pool = self._pool or ProcessPoolExecutor(PROCESSES, get_context("spawn"))
+            ask = partial(judged_by, self._name, texts)
         try:
             async with asyncio.timeout(self.limit_s):
                 return await asyncio.get_running_loop().run_in_executor(self._pool, ask)
@@ -51,6 +71,13 @@ class Judge:
         except Exception as error:  # the boundary: it may be too late, its process may have ended, or not begun
             self.close()
             raise FilterFailed(f"{type(error).__name__} within {self.limit_s:g} s") from error
+
+    def _is_short(self, texts: Sequence[str]) -> bool:
+        """Whether what is new in the texts is."""
+        length = sum(map(len, texts))
+        if SHORT < length <= LONG:
+            length = sum(len(text) for text in texts if digest_of(text) not in self._known)
+        return length <= SHORT
 
     def close(self) -> None:
         """End its processes; those that ask at this moment get no verdict."""
@@ -64,31 +91,46 @@ class Judge:
 
 def judged_by(name: str, texts: Sequence[str]) -> Sequence[Verdict | None]:
     """The verdicts of the filter of this name, in a process of its own."""
-    return judged(_remembering(name), texts)
+    return judged(FILTERS[name], texts, _known_of(name))
 
 
 @lru_cache
-def _remembering(name: str) -> Filter:
-    return lru_cache(KNOWN)(FILTERS[name])
+def _known_of(_: str) -> Verdicts:
+    return Verdicts()
 
 
-def judged(rules: Filter, texts: Sequence[str]) -> Sequence[Verdict | None]:
+def judged(asked: Filter, texts: Iterable[str], known: Verdicts) -> Sequence[Verdict | None]:
     """The verdicts. Raises `FilterFailed` where the filter raises, or gives what is none."""
     verdicts = list[Verdict | None]()
     for text in texts:
+        digest = digest_of(text)
         try:
-            verdict: object = rules(text)
-        except Exception as error:  # noqa: BLE001 - the boundary: a filter of another package may raise anything
-            raise FilterFailed(f"it raised {type(error).__name__}") from None  # its words may be people's
-        if verdict is not None and not _is_verdict(verdict):
-            raise FilterFailed(
-                f"it gave a {type(verdict).__name__}, not a verdict with texts of bounded length, or None"
-            )
-        verdicts.append(verdict)  # pyright: ignore[reportArgumentType] - looked at above
+            verdict = known[digest]
+        except KeyError:
+            verdict = _verdict(asked, text)
+            known.keep(digest, verdict)
+        verdicts.append(verdict)
     return verdicts
 
 
-def _is_verdict(given: object) -> bool:
+def digest_of(text: str) -> bytes:
+    """Stands for a text among those whose verdicts are known."""
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
+
+
+def _verdict(asked: Filter, text: str) -> Verdict | None:
+    try:
+        verdict: object = asked(text)
+    except FilterFailed:
+        raise
+    except Exception as error:  # noqa: BLE001 - the boundary: a filter of another package may raise anything
+        raise FilterFailed(f"it raised {type(error).__name__}") from None  # its words may be people's
+    if verdict is None or _is_verdict(verdict):
+        return verdict
+    raise FilterFailed(f"it gave a {type(verdict).__name__}, not a verdict with texts of bounded length, or None")
+
+
+def _is_verdict(given: object) -> TypeGuard[Verdict]:
     if not isinstance(given, Verdict) or given.action not in ACTIONS:
         return False
     texts: list[object] = [given.reason, given.replacement]

@@ -6,7 +6,7 @@ read as all else, and values that hold no text (numbers, null, pictures) are pas
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -14,9 +14,11 @@ from ratchet.dialects.requests import Body
 
 REQUEST, ANSWER, TOOL_RESULT = "request", "answer", "tool_result"
 """What a text is: of a user, of the model, of a tool. Labels name it so."""
-CONVERSATIONS = ("messages", "input", "prompt")
-"""Members of requests that hold what was said."""
+CONVERSATIONS = ("messages", "input", "prompt", "suffix", "metadata")
+"""Members of requests that hold what was said; a bundle's instructions may hold what stands in `metadata`."""
+_OPERATOR = frozenset({"system", "developer"})
 _PICTURES = frozenset({"image_url", "file_data", "encrypted_content"})
+_BINARY = _PICTURES | {"data"}
 _NOT_SPOKEN = _PICTURES | {"type", "id", "role", "status", "instructions", "tools", "metadata", "logprobs", "token_ids"}
 """Members of an answer that hold ids, or repeat what the agent itself had sent."""
 _SPOKEN = frozenset({"content", "text", "refusal", "reasoning", "reasoning_content", "thinking", "delta"})
@@ -40,6 +42,8 @@ class Place:
     """No other text can stand in its place: it is part of a tool call's arguments, or the agent has begun to get it."""
     path: tuple[object, ...] = ()
     """Of a stream: chunks with the same path continue one another's text."""
+    parts: Sequence[Any] = ()
+    """The parts of a content that are this text together: a verdict on one of them alone takes its place."""
 
 
 def places_of_request(members: Mapping[str, Any]) -> Iterator[Place]:
@@ -47,10 +51,13 @@ def places_of_request(members: Mapping[str, Any]) -> Iterator[Place]:
     for name, spoken in members.items():
         if isinstance(spoken, str):
             yield Place(REQUEST, spoken, members, name)
+        elif isinstance(spoken, dict):
+            yield from _nested(REQUEST, cast("Body", members), name, is_new=True)
         if not isinstance(spoken, list):
             continue
         items = cast("list[Any]", spoken)
-        answered = max((number for number, item in enumerate(items) if _is_answer(item)), default=-1)
+        answers = (number for number, item in enumerate(items[:-1]) if _is_answer(item))  # the last one waits for more
+        answered = max(answers, default=-1)
         for number, item in enumerate(items):
             if isinstance(item, str):
                 yield Place(REQUEST, item, items, number)
@@ -70,36 +77,61 @@ def _is_answer(item: Any) -> bool:
 
 
 def _of_item(item: Body, *, is_new: bool) -> Iterator[Place]:
-    if item.get("role") in ("tool", "function"):
-        yield from _nested(item, "content", is_new=is_new)
-    elif "output" in item:
-        yield from _nested(item, "output", is_new=is_new)
-    elif item.get("role") == "user":
+    role = item.get("role")
+    if "output" in item:
+        yield from _nested(TOOL_RESULT, item, "output", is_new=is_new)
+    elif role == "user":
         content = item.get("content")
         if isinstance(content, str):
             yield Place(REQUEST, content, item, "content", is_new)
-        for part in cast("list[Any]", content) if isinstance(content, list) else []:
-            if not isinstance(part, dict):
-                continue
-            named = cast("Body", part)
-            if str(named.get("type")).endswith("tool_result"):
-                yield from _nested(named, "content", is_new=is_new)
-            elif isinstance(text := named.get("text"), str):
-                yield Place(REQUEST, text, named, "text", is_new)
+        elif isinstance(content, list):
+            parts = cast("list[Any]", content)
+            for part in parts:
+                yield from _of_part(part, is_new=is_new)
+            yield from _together(REQUEST, item, "content", parts, is_new=is_new)
+    elif (
+        isinstance(role, str) and role not in _OPERATOR and not _is_answer(item)
+    ):  # each template has its own for tools
+        yield from _nested(TOOL_RESULT, item, "content", is_new=is_new)
 
 
-def _nested(holder: Body, member: str, *, is_new: bool) -> Iterator[Place]:
-    """All texts of a tool's result, however deep."""
+def _of_part(part: Any, *, is_new: bool) -> Iterator[Place]:
+    """A part of what a user says: a text, a document, or what a tool or a search gave back."""
+    if not isinstance(part, dict):
+        return
+    named = cast("Body", part)
+    if str(named.get("type")).endswith(("tool_result", "search_result")):
+        yield from _nested(TOOL_RESULT, named, "content", is_new=is_new)
+    elif isinstance(text := named.get("text"), str):
+        yield Place(REQUEST, text, named, "text", is_new)
+    elif isinstance(named.get("source"), dict):
+        yield from _nested(REQUEST, named, "source", is_new=is_new)
+
+
+def _together(kind: str, holder: Any, key: Any, parts: list[Any], *, is_new: bool) -> Iterator[Place]:
+    """The texts of a content's parts as one: a sentence may begin in one of them and end in the next."""
+    spoken = [cast("Body", part) for part in parts if isinstance(part, dict) and "text" in part]
+    texts = [text for part in spoken if isinstance(text := part["text"], str)]
+    if len(texts) > 1:
+        yield Place(kind, " ".join(texts), holder, key, is_new, parts=spoken)
+
+
+def _nested(kind: str, holder: Body, member: str, *, is_new: bool) -> Iterator[Place]:
+    """All texts within a member, however deep."""
     pending: list[tuple[Any, Any]] = [(holder, member)] if member in holder else []
     while pending:
         inside, key = pending.pop()
         value = inside[key]
         if isinstance(value, str):
-            yield Place(TOOL_RESULT, value, inside, key, is_new)
+            yield Place(kind, value, inside, key, is_new)
         elif isinstance(value, list):
-            pending += [(value, number) for number in range(len(cast("list[Any]", value)))]
+            items = cast("list[Any]", value)
+            pending += [(items, number) for number in range(len(items))]
+            yield from _together(kind, inside, key, items, is_new=is_new)
         elif isinstance(value, dict):
-            pending += [(value, name) for name in cast("Body", value) if name not in _PICTURES]
+            members = cast("Body", value)
+            pictures = _BINARY if members.get("type") == "base64" else _PICTURES
+            pending += [(members, name) for name in members if name not in pictures]
 
 
 def places_of_answer(body: Any) -> Iterator[Place]:
