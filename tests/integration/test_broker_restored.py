@@ -75,8 +75,8 @@ async def test_publisher_sends_again_what_a_restored_broker_lacks(
         async def whole() -> bool:
             return await held(bus) == sessions(*range(8))
 
-        await eventually(whole, 30)
-        reported = await eventually(lambda: alert(bus, f"published-again:{STREAM}:agents"), 30)
+        await eventually(whole)
+        reported = await eventually(lambda: alert(bus, f"published-again:{STREAM}:agents"))
         assert reported.severity == "warning"
         assert "came back as an older copy" in reported.summary
 
@@ -86,13 +86,13 @@ async def test_stream_that_is_deleted_is_made_again_and_reported(settings: Share
     async with connected(settings, "agents") as bus:
         await bus.publish_all([trajectory(str(number)) for number in range(3)])
         await bus.nc.jetstream().delete_stream(gone)
-        reported = await eventually(lambda: _when_there(bus, f"made-again:{gone}"), 30)
+        reported = await eventually(lambda: _when_there(bus, f"made-again:{gone}"))
         assert gone in reported.summary
 
         async def whole() -> bool:
             return await held(bus) == sessions(0, 1, 2)
 
-        await eventually(whole, 30)
+        await eventually(whole)
 
 
 async def _when_there(bus: Bus, key: str) -> Alert | None:
@@ -114,8 +114,8 @@ async def test_bucket_that_is_deleted_is_made_again_and_takes_values(settings: S
             except RatchetError:
                 return False
 
-        await eventually(takes, 30)
-        assert await eventually(lambda: alert(bus, f"made-again:KV_{BASELINES}"), 30)
+        await eventually(takes)
+        assert await eventually(lambda: alert(bus, f"made-again:KV_{BASELINES}"))
         assert await bus.check() is None
 
 
@@ -146,8 +146,8 @@ async def test_stream_deleted_under_traffic_costs_no_reward_and_no_opinion(
             judged = [reward for reward in newest.values() if "user_feedback" in reward.reward_components]
             return [len(opinions_in(reward)) for reward in judged] == [1] * len(names)
 
-        await eventually(all_opinions, 60)
-        await eventually(partial(schemas_met, bus), 60)  # a bucket that was deleted is filled again
+        await eventually(all_opinions)
+        await eventually(partial(schemas_met, bus))  # a bucket that was deleted is filled again
         first = [reward.trajectory_id for reward in await rewards(warehouse) if reward.revision == 0]
         assert sorted(first) == sorted(trajectory(name).trajectory_id for name in names)
 

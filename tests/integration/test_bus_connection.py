@@ -146,7 +146,7 @@ async def test_a_broker_that_is_killed_loses_nothing_and_the_consumer_goes_on(
         await asyncio.to_thread(nats.start)
         await eventually(lambda: _true(bus.nc.is_connected))
         await bus.publish_all([trajectory(str(n)) for n in range(20, 40)])
-        await eventually(lambda: _has(handled, 40), deadline_s=40)
+        await eventually(lambda: _has(handled, 40))
         assert await count(bus, STREAM) == 40
 
 
@@ -209,12 +209,12 @@ async def test_a_projection_follows_through_the_death_of_the_broker(
         projection = projecting(bus, "count", Trajectory, kind=int, step=lambda state, _: (state or 0) + 1)
         async with running(projection):
             await bus.publish_all([trajectory(str(n)) for n in range(10)])
-            await projection.wait_for(10, deadline_s=40)
+            await projection.wait_for(10, deadline_s=120)
             await asyncio.to_thread(nats.kill)
             await asyncio.to_thread(nats.start)
             await eventually(lambda: _true(bus.nc.is_connected))
             await bus.publish_all([trajectory(str(n)) for n in range(10, 25)])
-            await projection.wait_for(25, deadline_s=40)
+            await projection.wait_for(25, deadline_s=120)
             assert projection.state("all") == 25
 
 

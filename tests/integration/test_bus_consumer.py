@@ -250,7 +250,7 @@ async def test_age_of_the_oldest_unsettled_message_is_known(settings: SharedSett
         await eventually(lambda: _settled(bus))
         assert await waits_s() == 0.0
         await bus.publish_all([trajectory("refused"), trajectory("newer")])
-        await eventually(waits_on, 20)
+        await eventually(waits_on)
         refused = ""
         await eventually(lambda: _settled(bus))
         assert await waits_s() == 0.0

@@ -273,7 +273,7 @@ async def heard(bus: Bus, pages: tuple[News, ...], number: int) -> None:
             await bus.publish(alert(number))
         return all(page.loops and any(hint["subject"] == f"key-{number}" for hint in page.hints) for page in pages)
 
-    assert await eventually(all_have_it, 60)
+    assert await eventually(all_have_it)
 
 
 async def stored_calls(warehouse: Warehouse) -> None:

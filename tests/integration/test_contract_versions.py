@@ -152,5 +152,5 @@ async def test_a_projection_of_the_new_version_folds_both(settings: SharedSettin
             bucket="coordinator",
         )
         async with running(projection):
-            await projection.wait_for(2, deadline_s=40)
+            await projection.wait_for(2, deadline_s=120)
     assert projection.state("all") == 1.5

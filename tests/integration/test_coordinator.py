@@ -20,7 +20,7 @@ from ratchet.bus.message import named_id
 from ratchet.bus.received import Received
 from ratchet.bus.testing import eventually
 from ratchet.client.operations import Operations
-from ratchet.core.contract import Alert, TrainingStatus, Trajectory
+from ratchet.core.contract import Alert, TrainingDispatch, TrainingStatus, Trajectory
 from ratchet.core.contract.reward import RewardComponent
 from ratchet.core.contract.state import JOBS, Job
 from ratchet.core.contract.training import (
@@ -233,11 +233,19 @@ async def test_dispatch_that_no_worker_takes_frees_its_slot_and_fences_it_off(
         assert waiting["error"]["message"].startswith("no worker of pool default took attempt")
         assert waiting["unclaimed"] == waiting["attempt"] - 1 > 1
         await workshop.report(other, "completed")
-        late, third = first, await workshop.dispatched(lost, attempt=waiting["attempt"])
+        late = first
+
+        async def claimed() -> TrainingDispatch | None:
+            """The newest attempt, once a worker has it: the next one may begin before its report has come."""
+            newest = await workshop.dispatched(lost, (await workshop.job(lost))["attempt"])
+            await workshop.report(newest, "running")
+            job = await workshop.job(lost)
+            return newest if (job["state"], job["attempt"]) == ("running", newest.attempt) else None
+
+        third = await eventually(claimed)
         assert third.request.training_config.dataset.snapshot == first.request.training_config.dataset.snapshot
         used = ResourceUsage(cost_usd=1.5, gpu_hours=0.5)
         await workshop.report(third, "running", resource_usage=used)
-        await workshop.until(lost, "running")
         await workshop.report(late, "completed", artifacts=Artifacts(final_checkpoint="s3://b/policies/stale.json"))
         await workshop.report(third, "completed", artifacts=Artifacts(final_checkpoint="s3://b/policies/good.json"))
         done = await workshop.until(lost, "completed")

@@ -63,7 +63,7 @@ async def silent(prometheus: Prometheus, queries: Iterable[str]) -> list[str]:
         return not left
 
     with suppress(AssertionError):  # the caller asserts on what is left
-        await eventually(none_left, 90)
+        await eventually(none_left)
     return left
 
 
@@ -80,7 +80,7 @@ async def test_every_alert_is_loaded_and_evaluated(eventful: int, tmp_path: Path
         async def evaluated() -> bool:
             return all(rule["health"] == "ok" for rule in await prometheus.rules())
 
-        await eventually(evaluated, 60)
+        await eventually(evaluated)
         assert [rule["name"] for rule in await prometheus.rules()] == [rule["alert"] for rule in ALERTS]
 
 

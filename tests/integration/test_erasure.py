@@ -109,7 +109,7 @@ async def erased(bus: Bus, erasure: Erasure) -> Erasure:
         entry = await bucket.get(erasure.erasure_id)
         return entry.value if entry and entry.value.removed else None
 
-    return await eventually(over, 30)
+    return await eventually(over)
 
 
 async def uneven(warehouse: Warehouse) -> list[Any]:
@@ -129,7 +129,7 @@ async def test_person_is_erased_and_another_one_stays(shared_settings: SharedSet
             opinion, *_ = (one for one in messages_of(ANNA, "two") if isinstance(one, Feedback))
             on_hers = replace(opinion, feedback_id=named_id("feedback", "on hers"), user_ref=ANN, value="good")
             await bus.publish_all([on_hers, *messages_of(ANN, "one"), *messages_of(ANNA, "two")])
-            await eventually(lambda: complete(warehouse, ANN, ANNA), 30)
+            await eventually(lambda: complete(warehouse, ANN, ANNA))
             before = await rows_with(warehouse, f"{PROBE} {ANNA}")
             key = f"archive/turns/role=support/day=2026-01-01/{'0' * 64}.parquet"
             client, bucket = objects._client, objects._bucket  # pyright: ignore[reportPrivateUsage]
@@ -139,7 +139,7 @@ async def test_person_is_erased_and_another_one_stays(shared_settings: SharedSet
             assert await rows_with(warehouse, f"{PROBE} {ANNA}") == before
             assert done.removed["RL_TRAJECTORIES"] == done.removed["trajectories"] == 3
             assert done.damaged == [f"s3://{bucket}/{key}"]
-            await eventually(lambda: balanced(warehouse, 15), 30)
+            await eventually(lambda: balanced(warehouse, 15))
         assert await messages_with(bus, f'{PROBE} {ANN}"') == 0
         assert await messages_with(bus, f"{PROBE} {ANNA}") == 6
 
@@ -150,14 +150,14 @@ async def test_what_comes_late_is_dropped_and_accounted_for(shared_settings: Sha
         opinion, *_ = (one for one in messages_of(ANN, "late") if isinstance(one, Feedback))
         async with running_app(build(settings_of(shared_settings))):
             await bus.publish(first)
-            await eventually(lambda: stored_ids(warehouse, first), 30)
+            await eventually(lambda: stored_ids(warehouse, first))
             await erased(bus, erasure_of(USER, ANN))
             await publish_again(bus, first)
             await bus.publish(late)
-            await eventually(lambda: balanced(warehouse, 3), 30)
+            await eventually(lambda: balanced(warehouse, 3))
             await bus.publish(opinion)  # names the trajectory alone
             await bus.publish(trajectory("two", user_ref=ANNA))
-            await eventually(lambda: balanced(warehouse, 5), 30)
+            await eventually(lambda: balanced(warehouse, 5))
             assert await stored_ids(warehouse) == {trajectory("two").trajectory_id}
             assert (await warehouse.rows("SELECT count() AS n FROM feedback"))[0]["n"] == 0
             ends = await warehouse.rows("SELECT sum(erased) AS n FROM ledger_balance")
@@ -174,10 +174,10 @@ async def test_erasures_side_by_side_take_what_is_each_ones(shared_settings: Sha
         running_app(build(settings_of(shared_settings))),  # a second collector
     ):
         await bus.publish_all([*people, helper])
-        await eventually(lambda: stored_ids(warehouse, *people, helper), 30)
+        await eventually(lambda: stored_ids(warehouse, *people, helper))
         asked = [erasure_of(USER, "ann"), erasure_of(SESSION, "session-anna")]
         await asyncio.gather(*(erased(bus, one) for one in asked))
-        await eventually(lambda: balanced(warehouse, 4), 30)
+        await eventually(lambda: balanced(warehouse, 4))
         assert await stored_ids(warehouse) == {people[2].trajectory_id}
 
 

@@ -67,7 +67,7 @@ async def done(shop: Workshop, erasure: Erasure) -> dict[str, Any]:
         answer = (await shop.api.get(f"/v1/erasures/{erasure.erasure_id}")).json()
         return answer if answer["phase"] == DONE else None
 
-    return await eventually(over, 30)
+    return await eventually(over)
 
 
 async def test_job_that_runs_begins_anew_without_what_was_erased(shared_settings: SharedSettings) -> None:
@@ -140,7 +140,7 @@ async def test_stable_policy_is_trained_anew_and_its_files_go(shared_settings: S
             answer = (await shop.api.get(f"/v1/erasures/{erasure.erasure_id}")).json()
             return answer if all(answer[name] for name in members) else None
 
-        asked = await eventually(lambda: shown(trainings=True), 30)
+        asked = await eventually(lambda: shown(trainings=True))
         anew = await shop.dispatched(asked["trainings"][ROLE])
         config = anew.request.training_config
         assert config.base_model == "org/model"
@@ -154,7 +154,7 @@ async def test_stable_policy_is_trained_anew_and_its_files_go(shared_settings: S
         async def gone() -> bool:
             return not objects.exists(weights.uri)
 
-        await eventually(gone, 30)
+        await eventually(gone)
         assert objects.exists(shared.uri)
         assert objects.exists(old.uri), "the manifest stays, for lineage"
 
@@ -181,5 +181,5 @@ async def test_erasure_that_a_restore_has_forgotten_is_asked_for_again(
             entry = await Bucket(bus, ERASURES, Erasure).get(forgotten.erasure_id)
             return entry.value if entry else None
 
-        again = await eventually(known, 30)
+        again = await eventually(known)
     assert (again.phase, again.ref, again.asked_at, again.ids) == (ASKED, "mia", at, 0)

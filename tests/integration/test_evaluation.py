@@ -168,7 +168,7 @@ async def test_fault_of_the_engine_is_no_verdict_and_the_tasks_are_played_again(
             status = await test.status()
             return status if status.get("fault") else None
 
-        status = await eventually(waits, 60)
+        status = await eventually(waits)
         assert status["state"] == "gating"
         assert "heldout_tasks" not in [gate["gate"] for gate in status["gates"]]
         test.models.failing.clear()

@@ -75,7 +75,7 @@ async def test_run_before_its_provider_is_seen_and_rewarded_and_policies_follow(
                 rows = await asyncio.to_thread(listed, work, "open", capfd)
                 return [row for row in rows if row["name"] == "order-a11"]
 
-            (still_open,) = await eventually(newest, deadline_s=60)
+            (still_open,) = await eventually(newest)
             assert (still_open["role"], still_open["calls"]) == ("support", 1)
     finally:
         main(["down", "--dir", str(work / ".ratchet")])

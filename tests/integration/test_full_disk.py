@@ -54,7 +54,7 @@ async def test_broker_takes_messages_again_after_a_full_disk(tmp_path: Path) -> 
                 async def named() -> bool:
                     return broker.state is MemberState.NOT_READY and "RL_TRAJECTORIES" in str(broker.reason)
 
-                await eventually(named, 30)
+                await eventually(named)
                 assert "write error" in str(broker.reason)
 
                 async def started_again() -> bool:
@@ -62,7 +62,7 @@ async def test_broker_takes_messages_again_after_a_full_disk(tmp_path: Path) -> 
 
                 with pytest.raises(AssertionError):  # a new start would find no room either
                     await eventually(started_again, 2 * STUCK_S)
-            await eventually(lambda: _publishes(bus, refused), 60)
+            await eventually(lambda: _publishes(bus, refused))
             assert broker.restarts == 1
             assert "write error" in str(broker.restarted)
             assert (await bus.extent("RL_TRAJECTORIES")).last >= len(acknowledged) + 1
@@ -93,7 +93,7 @@ async def test_telemetry_waits_for_room_on_a_full_disk_and_none_is_lost(
                 while await takes(runs[refused]):  # what fits into the file's last page is taken
                     refused += 1
                 assert not await takes(runs[refused])
-            await eventually(lambda: takes(runs[refused]), 60)
+            await eventually(lambda: takes(runs[refused]))
             assert await takes(runs[refused + 1])
             assert [batch.trace_id for batch in await messages_of(here.bus, Spans)] == taken
 

@@ -88,7 +88,7 @@ class Agents:
         async def enough() -> bool:
             return len(self.answered) >= goal
 
-        await eventually(enough, 60)
+        await eventually(enough)
 
     async def end(self) -> None:
         self._ending.set()
@@ -126,9 +126,9 @@ async def test_gateway_that_hangs_is_ended_while_calls_go_on(nats: Broker, tmp_p
 
         await agents.answer_more(20)
         assert psutil.pid_exists(frozen), "calls go on while it hangs"
-        await eventually(ended, 60)
+        await eventually(ended)
         assert time.monotonic() - began < ENDED_S
-        await eventually(lambda: all_ready(members, [1, 0]), 60)
+        await eventually(lambda: all_ready(members, [1, 0]))
         assert pid_of(members[1]) == other
         await agents.answer_more(20)
         await agents.end()
@@ -142,7 +142,7 @@ async def test_gateway_killed_under_traffic_loses_its_own_calls_alone(nats: Brok
             os.kill(pid_of(members[0]), signal.SIGKILL)
             killed = time.monotonic()
             await agents.answer_more(100)
-            await eventually(lambda: all_ready(members, [1, 0]), 60)
+            await eventually(lambda: all_ready(members, [1, 0]))
             await agents.end()
         stored = await stored_turns(here.bus)
     lost = {turn: killed - at for turn, at in agents.answered.items() if turn not in stored}
@@ -165,7 +165,7 @@ async def test_gateway_alone_publishes_what_several_have_spooled(nats: RunningSe
             async def all_stored() -> bool:
                 return len(set(await stored_turns(here.bus))) == CALLS + 1
 
-            await eventually(all_stored, 60)
+            await eventually(all_stored)
 
 
 async def test_port_that_is_not_shared_refuses_a_second_gateway(nats: Broker, tmp_path: Path) -> None:

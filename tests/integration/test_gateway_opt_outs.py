@@ -62,7 +62,7 @@ async def test_person_who_opts_out_at_one_gateway_is_so_at_the_other(nats: Broke
         async def is_heeded() -> bool:
             return "x-ratchet-record" in await call(here, 1, str(uuid.uuid4()), user="mia")
 
-        await eventually(is_heeded, 10)
+        await eventually(is_heeded)
         assert "x-ratchet-record" not in await call(here, 1, str(uuid.uuid4()), user="miam")
         assert (await call(here, 1, trajectory, user="mia"))["x-ratchet-record"] == "off"
 
@@ -70,13 +70,13 @@ async def test_person_who_opts_out_at_one_gateway_is_so_at_the_other(nats: Broke
             expected = {(USER, user_ref(KEY, "mia"), None), (TRAJECTORY, trajectory, ROLE)}
             return {(erasure.kind, erasure.ref, erasure.role) for erasure in erasures} >= expected
 
-        await eventually(asked, 10)
+        await eventually(asked)
         await opt(here, 1, "opt-ins", user="mia")
 
         async def is_recorded() -> bool:
             return "x-ratchet-turn" in await call(here, 0, str(uuid.uuid4()), user="mia")
 
-        await eventually(is_recorded, 10)
+        await eventually(is_recorded)
         assert (await call(here, 0, trajectory, user="mia"))["x-ratchet-record"] == "off"
 
 

@@ -137,7 +137,7 @@ async def test_collector_accounts_for_every_legal_message_even_the_extreme_ones(
                 rows = await warehouse.rows("SELECT sum(accounted) AS n FROM ledger_balance")
                 return rows[0]["n"] >= len(messages)
 
-            await eventually(accounted, 90)
+            await eventually(accounted)
             assert await app.checks["ledger"]() is None
         balance = await warehouse.rows("SELECT sum(stored) AS stored, sum(missing) AS missing FROM ledger_balance")
         dead = [letter for stream in CONTRACTS.streams for letter in await letters(bus, stream)]

@@ -46,14 +46,14 @@ def holds(warehouse: Warehouse, number: int) -> Callable[[], Any]:
 
 async def handled_everything(bus: Bus) -> None:
     for durable in ("collector-trajectories", "reward-trajectories"):
-        await eventually(settled(bus, "RL_TRAJECTORIES", durable), 60)
+        await eventually(settled(bus, "RL_TRAJECTORIES", durable))
 
 
 async def imported_twice(shared: SharedSettings, path: Path, expected: int) -> list[dict[str, Any]]:
     """Import, import again, and once more past the broker's memory; returns the rewards, which never changed."""
     async with loop(shared) as (bus, warehouse), running_app(build(Settings(shared=shared))):
         await import_file(TAU_BENCH, bus, path, OPTIONS)
-        await eventually(holds(warehouse, expected), 60)
+        await eventually(holds(warehouse, expected))
         trajectories, rewards = await table(warehouse, "trajectories"), await table(warehouse, "rewards")
         await import_file(TAU_BENCH, bus, path, OPTIONS)
         for item in [read.value for read in Records(path)][:10]:

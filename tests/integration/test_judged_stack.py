@@ -127,7 +127,7 @@ async def test_judge_counts_once_people_agree_with_it_and_keeps_to_its_budget(
     model = Model()
     async with stack_before(model, tmp_path, monkeypatch, Shell(capsys)) as here:
         await here.play(range(PEOPLE))
-        await eventually(lambda: here.has_judged(PEOPLE), 60)
+        await eventually(lambda: here.has_judged(PEOPLE))
         made = await here.judge()
         assert (made["labels"], made["kappa"], made["calibrated"], made["counts"]) == (0, None, False, False)
         assert "uncalibrated" in await here.shell("rewards", "judges")
@@ -142,7 +142,7 @@ async def test_judge_counts_once_people_agree_with_it_and_keeps_to_its_budget(
         async def agreed() -> bool:
             return (await here.judge())["calibrated"]
 
-        await eventually(agreed, 60)
+        await eventually(agreed)
         assert "no weight yet: raise function_version" in await here.shell("rewards", "judges")
 
         here.configure("2")
@@ -155,7 +155,7 @@ async def test_judge_counts_once_people_agree_with_it_and_keeps_to_its_budget(
         async def weighed() -> bool:
             return [reward["total_reward"] for reward in await here.rewards(100)] == [1.0, pytest.approx(0.95)]
 
-        await eventually(weighed, 60)
+        await eventually(weighed)
         assert (await here.judge())["counts"]
 
         model.babbles = True
@@ -164,16 +164,16 @@ async def test_judge_counts_once_people_agree_with_it_and_keeps_to_its_budget(
         async def noted() -> bool:
             return "gives no verdict" in await here.notes()
 
-        await eventually(noted, 60)
+        await eventually(noted)
         await here.play(range(103, 120))
 
         async def spent() -> bool:
             return (await here.judge())["calls_today"] == CALLS
 
-        await eventually(spent, 60)
+        await eventually(spent)
 
         async def rewarded() -> bool:
             return len(await here.rewards(119)) == 1
 
-        await eventually(rewarded, 60)
+        await eventually(rewarded)
         assert len(model.questions) == CALLS

@@ -206,7 +206,7 @@ async def test_processes_that_a_killed_supervisor_leaves_are_ended_by_next_one(t
         record = read_record(tmp_path)
         return record if record is not None and record.ready else None
 
-    record = await eventually(ready, 60)
+    record = await eventually(ready)
     assert record is not None
     supervisor.kill()
     await supervisor.wait()
@@ -231,7 +231,7 @@ async def test_a_member_that_answers_nothing_is_started_again(tmp_path: Path) ->
         async def again() -> bool:
             return member.restarts == 1 and member.state is MemberState.READY
 
-        await eventually(again, 60)
+        await eventually(again)
         assert re.search(r"^was killed: it answered nothing for \d+ s; again in", "\n".join(reasons), re.MULTILINE)
         assert not psutil.pid_exists(frozen.pid or 0)
         after = member.record()
@@ -257,7 +257,7 @@ async def test_supervision_survives_a_disk_that_takes_nothing(tmp_path: Path) ->
             record = read_record(tmp_path)
             return record is not None and pids(record) == {"nats": stack.members["nats"].process.pid}  # pyright: ignore
 
-        await eventually(recorded, 30)
+        await eventually(recorded)
 
 
 async def test_supervision_survives_an_output_that_takes_nothing(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ class Followed:
         async def is_so() -> bool:
             return self.known.covers(role, [(kind, ref)]) is to_be
 
-        return await eventually(is_so, 10)
+        return await eventually(is_so)
 
     async def asked_for_two(self) -> list[tuple[str, str | None]]:
         """What is to be erased, once two erasures are asked for."""
@@ -100,7 +100,7 @@ async def test_opting_out_reaches_who_follows_and_opting_in_too(shared_settings:
         others = [(USER, MIAM), (USER, MIA[:-1]), (AGENT, "support-70"), (AGENT, MIA)]
         assert not any(here.known.covers("support", [other]) for other in others)
         assert not here.known.covers("planner", [(USER, MIA)])
-        asked = await eventually(here.asked_for_two, 10)
+        asked = await eventually(here.asked_for_two)
         assert asked == [(USER, "support"), (TRAJECTORY, "support")]
         assert here.erasures[0].erasure_id == one.opt_out_id
         assert [(act.name, act.role, act.objects) for act in here.acts[:2]] == [
@@ -133,7 +133,7 @@ async def test_what_comes_of_who_opted_out_is_not_stored_and_ledger_is_even(shar
         asked, acts = partial(ask_erasure, bus), list[Act]()
         async with running_app(build(settings_of(shared_settings))), running(opt_outs(bus, asked, acts.append)):
             await bus.publish_all(messages_of(ANNA, "two"))
-            await eventually(lambda: complete(warehouse, ANNA), 30)
+            await eventually(lambda: complete(warehouse, ANNA))
             out = opt_out(USER, ANN)
             await bus.publish(out)
             kept = Bucket(bus, OPT_OUTS, msgspec.Raw)
@@ -141,12 +141,12 @@ async def test_what_comes_of_who_opted_out_is_not_stored_and_ledger_is_even(shar
             async def is_kept() -> bool:
                 return await kept.get(key_of(out)) is not None
 
-            await eventually(is_kept, 10)
+            await eventually(is_kept)
             runs, about_them = messages_of(ANN, "one")[:4], messages_of(ANN, "one")[4:]
             await bus.publish_all(runs)
-            await eventually(lambda: balanced(warehouse, 11), 30)
+            await eventually(lambda: balanced(warehouse, 11))
             await bus.publish_all(about_them)
-            await eventually(lambda: balanced(warehouse, 13), 30)
+            await eventually(lambda: balanced(warehouse, 13))
             assert await rows_with(warehouse, f'{PROBE} {ANN}"') == {}
             assert await complete(warehouse, ANNA)
         assert await messages_with(bus, f'{PROBE} {ANN}"') == 0

@@ -59,7 +59,7 @@ class Scene:
             rows = await self.rows(table)
             return rows if len(rows) >= number else []
 
-        return await eventually(probe, 60)
+        return await eventually(probe)
 
     async def balance(self, accounted: int) -> dict[str, Any]:
         """The ledger of the trajectories once it accounts for at least `accounted` messages."""

@@ -311,7 +311,7 @@ async def rewarded(warehouse: Warehouse, number: int) -> None:
         counts = await warehouse.rows("SELECT uniqExact(trajectory_id) AS n FROM rewards")
         return counts[0]["n"] >= number
 
-    await eventually(all_rewarded, deadline_s=60)
+    await eventually(all_rewarded)
 
 
 @asynccontextmanager

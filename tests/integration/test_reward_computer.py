@@ -53,7 +53,7 @@ async def loop(shared: SharedSettings) -> AsyncIterator[tuple[Bus, Warehouse]]:
     collector = build_collector(collector_of(shared), tuning=QUICK)
     async with connected(shared) as bus, prepared_warehouse(shared) as warehouse, running_app(collector):
         yield bus, warehouse
-        assert await eventually(partial(schemas_met, bus), 30)
+        assert await eventually(partial(schemas_met, bus))
 
 
 async def schemas_met(bus: Bus) -> set[str]:
@@ -170,7 +170,7 @@ async def test_two_workers_lose_no_opinion_when_all_messages_come_at_once(shared
                 one.feedback_id for one in opinions
             }
 
-        await eventually(complete, 40)
+        await eventually(complete)
         for name in names:
             stored = await rewards(warehouse, name)
             assert stored[0].revision == 0

@@ -127,7 +127,7 @@ async def serving(server: str, folder: Path, tls_file: Path) -> AsyncIterator[tu
     program = program_of(server, folder, tls_file)
     run: AbstractContextManager[Process] = started(program, folder.parent)
     with run as process:
-        await eventually(lambda: asyncio.to_thread(listens, program.port), deadline_s=120)
+        await eventually(lambda: asyncio.to_thread(listens, program.port))
         yield program.port, lambda: os.kill(process.pid, signal.SIGHUP) if server == "nats" else None
 
 
@@ -172,7 +172,7 @@ async def test_server_takes_its_clients_over_tls_alone(
     certificates.sign(server, ["127.0.0.1"], NOW, 1)
     async with serving(server, tmp_path / server, certificates.file(server)) as (port, _):
         if server == "s3":  # it takes a moment from its port to its bucket
-            await eventually(lambda: not_missing(server, tls, port), deadline_s=60)
+            await eventually(lambda: not_missing(server, tls, port))
         assert not await refused(server, f"{tls}://127.0.0.1", port)
         assert not await asyncio.to_thread(takes_plain_text, server, port)
         assert await refused(server, f"{tls}://localhost", port), "another name"
@@ -220,5 +220,5 @@ async def test_renewed_certificate_is_shown_without_a_restart(
             gaps += await refused(server, f"{tls_of(server)}://127.0.0.1", port)
             return await asyncio.to_thread(shown, server, port) != before
 
-        await eventually(is_renewed, deadline_s=60)
+        await eventually(is_renewed)
         assert gaps == 0

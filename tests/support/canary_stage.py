@@ -80,7 +80,7 @@ class Stage:
             entry = await bucket.get(f"{ROLE}.{version}")
             return entry.value if entry is not None and entry.value.stage in stages else None
 
-        return await eventually(reached, 40)
+        return await eventually(reached)
 
     async def rollout(self) -> Rollout:
         entry = await Bucket(self.bus, ROLLOUTS, Rollout).get(ROLE)

@@ -63,5 +63,5 @@ async def test_worse_canary_is_probed_beside_stable_and_rolled_back(
         async def freed() -> bool:
             return not any([candidate.name in await asyncio.to_thread(replica.listed) for replica in replicas])
 
-        await eventually(freed, 60)
+        await eventually(freed)
     assert all(first.name in replica.listed() for replica in replicas)

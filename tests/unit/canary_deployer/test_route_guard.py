@@ -38,7 +38,7 @@ async def set_back_to(world: CanaryWorld, route: Route) -> list[Alert]:
         assert entry is not None
         return bytes(entry.value) == msgspec.json.encode(route)
 
-    await eventually(probe, 30)
+    await eventually(probe)
     return alerts_of(world)
 
 
@@ -58,7 +58,7 @@ async def test_forged_route_is_alerted_and_set_back() -> None:
         for number, value in enumerate(forged, 1):
             world.clock.advance(0.5)
             await routes.put(ROLE, msgspec.Raw(value))
-            await eventually(lambda number=number: _has(world, number), 30)
+            await eventually(lambda number=number: _has(world, number))
             after = await world.route()
             assert (after.stable, after.audit_hash) == (before.stable, before.audit_hash)
             assert after.canary is not None

@@ -158,7 +158,7 @@ async def test_what_a_late_server_forks_touches_nothing(modules: Path) -> None:
         async def has_forked_and_ended() -> bool:
             return not multiprocessing.active_children()
 
-        await eventually(has_forked_and_ended, 60)
+        await eventually(has_forked_and_ended)
         assert not (modules / "job" / TEMPORARY).exists()
         trainings.let_go()
 
