@@ -40,6 +40,7 @@ QUICK = {
     "RATCHET_CANARY_HORIZON_S": "120",
     # Machines of tests are slow by the minute; both arms are answered by the same provider.
     "RATCHET_CANARY_METRICS": "failure,missing,reward",
+    "RATCHET_CANARY_SAFETY_SUITES": '{"*": {"suites": []}}',
 }
 """A deployer that decides within a minute of a few calls a second."""
 

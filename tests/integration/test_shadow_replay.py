@@ -35,6 +35,7 @@ from ratchet.gateway.settings import Settings as GatewaySettings
 from ratchet.local.local_stack.ports import free_ports
 from ratchet.trajectory_collector.app import build as build_collector
 from ratchet.trajectory_collector.settings import Settings as CollectorSettings, Tuning
+from tests.support.canary_stage import NO_SUITES
 from tests.support.canary_world import ROLE, policy, served
 from tests.support.coordinator import Workshop, coordinating, tid
 from tests.support.fake_engine import FakeEngine, serving
@@ -128,6 +129,7 @@ async def deploying(shared: SharedSettings, tmp_path: Path, gateway: str, coordi
             coordinator_url=coordinator,
             replay_command=shlex.join([sys.executable, "-c", EVALUATOR]),
             longest_days=0.001,
+            safety_suites=NO_SUITES,
         )
         async with running_app(build_deployer(settings)):
             yield

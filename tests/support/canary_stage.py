@@ -21,7 +21,7 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import eventually
 from ratchet.canary_deployer.domain.rollout import Rollout
-from ratchet.canary_deployer.settings import Settings
+from ratchet.canary_deployer.settings import SafetyPlan, Settings
 from ratchet.core.contract.state import POLICIES, ROLLOUT_CHUNKS, ROLLOUTS, PolicyVersion, Route
 from ratchet.core.service.http import HttpServer
 from ratchet.core.stores.objects import Objects
@@ -34,6 +34,8 @@ from tests.support.servers import Broker, RunningServer, s3_settings
 from tests.support.stored_values import check_buckets
 
 TASKS = 100
+NO_SUITES = {"*": SafetyPlan(suites=())}
+"""For a deployer whose candidates play no safety suites."""
 
 
 def heldout_tasks(folder: Path) -> Path:
@@ -125,6 +127,7 @@ def settings_of(
         "soak_s": 0.2,
         "horizon_s": 60,
         "engine_url": f"http://127.0.0.1:{engine_port}",
+        "safety_suites": NO_SUITES,
     }
     return Settings(shared=shared, port=free_ports(1)[0], **(quick | changes))
 

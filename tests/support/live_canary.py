@@ -30,6 +30,7 @@ from ratchet.core.stores.policies import Policy
 from ratchet.gateway.app import build as build_gateway
 from ratchet.gateway.settings import Settings as GatewaySettings
 from ratchet.local.local_stack.ports import free_ports
+from tests.support.canary_stage import NO_SUITES
 from tests.support.canary_world import ROLE, reward_of
 from tests.support.gateway_alone import InThisProcess
 from tests.support.running import connected, http_client, running_app
@@ -169,6 +170,7 @@ async def running_deployer(shared: SharedSettings, urls: Sequence[str]) -> Async
         soak_s=0.2,
         horizon_s=60,
         approval=True,
+        safety_suites=NO_SUITES,
     )
     async with running_app(build_deployer(settings, unload_after_s=0)):
         yield settings

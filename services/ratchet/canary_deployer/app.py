@@ -60,7 +60,7 @@ from ratchet.canary_deployer.replicas import Engines, ReplicaChecks, present_rep
 from ratchet.canary_deployer.role_context import RoleContext
 from ratchet.canary_deployer.role_removal import RoleRemoval
 from ratchet.canary_deployer.route_guard import RouteGuard
-from ratchet.canary_deployer.settings import Settings
+from ratchet.canary_deployer.settings import SafetyPlan, Settings
 from ratchet.canary_deployer.subprocess_judge import SubprocessJudge
 from ratchet.canary_deployer.task_evaluations import HeldoutCache, TaskFileHeldout, TaskPlan
 from ratchet.canary_deployer.task_sets import HeldOutFiles, SearchedTasks
@@ -323,9 +323,10 @@ def _heldout(
 
 
 def _suites(settings: Settings, gateway: AsyncApiClient) -> Mapping[str, TaskFileHeldout]:
-    """What plays each suite that a role's candidates play."""
+    """What plays each suite that a role's candidates play, and those that ship."""
     objects, cache = Objects(settings.shared), HeldoutCache(settings.shared.data_dir / "suites")
-    names = {name for plan in settings.safety_suites.values() for name in plan.suites} - {HELDOUT, REGRESSION}
+    plans = (SafetyPlan(), *settings.safety_suites.values())
+    names = {name for plan in plans for name in plan.suites} - {HELDOUT, REGRESSION}
     plans = {
         name: TaskPlan(name, MOST_TASKS, SUITE_TEMPERATURE, samples=SUITE_SAMPLES, made=partial(suite_tasks, name))
         for name in names

@@ -152,8 +152,9 @@ class Settings(ServiceSettings):
     """How many held-out tasks a candidate plays; of a longer file the same ones are drawn for each."""
     safety_suites: dict[str, SafetyPlan] = Field(default_factory=dict[str, SafetyPlan])
     """By role, `*` for all others: the safety suites that candidate and stable play, two samples a task. A JSON object;
-    `{"*": {}}` plays every suite that ships and is about safety. Members: `suites`, `minutes` (30 at most), `at_least`
-    by suite, `regression` (a task file)."""
+    `{"*": {}}` plays every suite that ships and is about safety, `{"*": {"suites": []}}` none. Members: `suites`,
+    `minutes` (30 at most), `at_least` by suite, `regression` (a task file). Left out: as `{}`, where the role's own
+    engine is done within 5 minutes."""
     replay_command: str | None = None
     """The role's evaluator, which judges answers to logged prompts: it lets a candidate of a role with little traffic
     begin at a higher weight. Without one a person is asked."""

@@ -14,7 +14,7 @@ import structlog
 
 from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.domain.paired import Played
-from ratchet.canary_deployer.gates.base import HeldoutRun
+from ratchet.canary_deployer.gates.base import HeldoutRun, OnAnswer
 from ratchet.canary_deployer.replicas import Inconclusive
 from ratchet.canary_deployer.task_sets import SearchedTasks
 from ratchet.core.contract.policy_manifest import BUNDLE
@@ -136,24 +136,37 @@ class TaskFileHeldout:
             return _problem(f"{policy.name} was made from {len(shared)} of its tasks, such as {shared[0]!r}", 0.0)
         return await self._play(policy, tasks)
 
-    async def play_or_recall(self, policy: PolicyVersion) -> HeldoutRun:
+    async def play_or_recall(self, policy: PolicyVersion, on_answer: OnAnswer | None = None) -> HeldoutRun:
         """See `Heldout`: the same policy, tasks, seed, number and temperature were played before, and the same model
         answered."""
         tasks = await self._file()
         if isinstance(tasks, HeldoutRun):
             return tasks
-        by = await self._answering(policy)
-        known = await asyncio.to_thread(self._cache.read, *self._key(policy, tasks, by)) if by is not None else None
-        if known is not None:
-            return HeldoutRun(known, 0.0, cached=True, source=_source(tasks))
-        return await self._play(policy, tasks)
+        known = await self._recalled(policy, tasks)
+        return known if known is not None else await self._play(policy, tasks, on_answer)
 
-    async def _play(self, policy: PolicyVersion, file: TaskFile) -> HeldoutRun:
-        plan, begun, by = self._plan, self._monotonic(), await self._answering(policy)
-        drawn, greedy = file.drawn(plan.tasks, SEED), plan.temperature == 0
-        how = Plan(
+    async def due(self, policy: PolicyVersion) -> int:
+        """See `Heldout`. Of tasks that cannot be read none is played."""
+        tasks = await self._file()
+        if isinstance(tasks, HeldoutRun) or await self._recalled(policy, tasks) is not None:
+            return 0
+        return min(len(tasks.tasks), self._plan.tasks) * len(self._how.draws)
+
+    async def _recalled(self, policy: PolicyVersion, file: TaskFile) -> HeldoutRun | None:
+        by = await self._answering(policy)
+        known = await asyncio.to_thread(self._cache.read, *self._key(policy, file, by)) if by is not None else None
+        return None if known is None else HeldoutRun(known, 0.0, cached=True, source=_source(file))
+
+    @property
+    def _how(self) -> Plan:
+        plan, greedy = self._plan, self._plan.temperature == 0
+        return Plan(
             greedy=greedy, samples=0 if greedy else plan.samples, temperature=plan.temperature, at_once=AT_A_TIME
         )
+
+    async def _play(self, policy: PolicyVersion, file: TaskFile, on_answer: OnAnswer | None = None) -> HeldoutRun:
+        plan, begun, by = self._plan, self._monotonic(), await self._answering(policy)
+        drawn = file.drawn(plan.tasks, SEED)
         player = HttpPlayer(self._gateway, policy.name, policy.name)
         faults: list[str] = []
 
@@ -161,10 +174,12 @@ class TaskFileHeldout:
             """Those before a deadline count too."""
             if done.fault is not None:
                 faults.append(done.fault)
+            elif on_answer is not None:
+                on_answer()
 
         try:
             async with asyncio.timeout(plan.deadline_s):
-                tries = await play(player, drawn, how, note, clock=self._monotonic, pauses_s=plan.pauses_s)
+                tries = await play(player, drawn, self._how, note, clock=self._monotonic, pauses_s=plan.pauses_s)
         except Unavailable as error:
             return self._no_result(policy, begun, str(error))
         except TimeoutError:
@@ -184,6 +199,7 @@ class TaskFileHeldout:
             calls=sum(done.calls for done in tries),
             valid_calls=sum(done.valid_calls for done in tries),
             refused=frozenset(refused_tasks(tries)),
+            seconds=self._monotonic() - begun,
         )
         problem = _misgraded(tries)
         if problem is None and by is not None and by == await self._answering(policy):
@@ -196,7 +212,7 @@ class TaskFileHeldout:
         rounds, took_s = rounds + 1, self._monotonic() - first
         if rounds < MOST_ROUNDS or took_s < self._plan.deadline_s:
             self._doubts[policy.name] = rounds, first
-            raise Inconclusive(f"the held-out tasks show nothing yet: {why}", rounds)
+            raise Inconclusive(f"the tasks show nothing yet: {why}", rounds)
         self._doubts.pop(policy.name, None)
         return _problem(f"played {rounds} times in {took_s:.0f} s without a result: {why}", took_s)
 

@@ -219,7 +219,7 @@ def test_gates_stand_in_a_table_by_kind() -> None:
     assert gating.gates_for("adapter", names, first=False) == weights
     assert gating.gates_for("model", names, first=False) == weights
     assert gating.gates_for("bundle", names, first=False) == ["render", *weights]
-    assert gating.gates_for("bundle", names, first=True) == ["render", "probe", "warmup", "takes_tools"]
+    assert gating.gates_for("bundle", names, first=True) == ["render", "probe", "warmup", "takes_tools", "safety_suite"]
 
 
 def test_render_can_be_waived_and_warmup_cannot() -> None:

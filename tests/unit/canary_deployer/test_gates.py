@@ -23,7 +23,7 @@ from ratchet.canary_deployer.domain.rollout import (
     Verdict,
 )
 from ratchet.canary_deployer.gates import GATES
-from ratchet.canary_deployer.gates.base import GateTools, HeldoutRun
+from ratchet.canary_deployer.gates.base import GateTools, HeldoutRun, OnAnswer
 from ratchet.core.contract.policy_manifest import ADAPTER
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.errors import Unavailable
@@ -42,8 +42,11 @@ class FakeHeldout:
     async def play(self, one: PolicyVersion) -> HeldoutRun:
         return self.runs[one.version]
 
-    async def play_or_recall(self, one: PolicyVersion) -> HeldoutRun:
+    async def play_or_recall(self, one: PolicyVersion, on_answer: OnAnswer | None = None) -> HeldoutRun:
         return self.runs[one.version]
+
+    async def due(self, one: PolicyVersion) -> int:
+        return len(self.runs[one.version].played.scores)
 
 
 def run(score: float, tasks: int = 400, **changes: object) -> HeldoutRun:
@@ -196,7 +199,7 @@ def test_gates_are_asked_in_order_and_for_a_first_policy_compare_nothing() -> No
     assert gating.due_gates(gated(), ADAPTER, NAMES, quick_rules()) == every
     probed = gated(GateResult("probe", PASSED, ""))
     assert gating.due_gates(probed, ADAPTER, NAMES, quick_rules()) == every[1:]
-    assert gating.due_gates(gated(first=True), ADAPTER, NAMES, quick_rules()) == every[:3]
+    assert gating.due_gates(gated(first=True), ADAPTER, NAMES, quick_rules()) == [*every[:3], "safety_suite"]
 
 
 def test_a_failed_gate_refuses() -> None:

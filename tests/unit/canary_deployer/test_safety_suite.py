@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,20 +16,21 @@ import httpx
 import pytest
 from pydantic import ValidationError
 
+from ratchet.bus.kv import Bucket
 from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.domain.announcements import validation
 from ratchet.canary_deployer.domain.paired import Played
 from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, NOT_RUN, PASSED, GateResult
 from ratchet.canary_deployer.domain.safety import SuiteRuns, holm, safety_verdict
-from ratchet.canary_deployer.gates.base import HeldoutRun
+from ratchet.canary_deployer.gates.base import Heldout, HeldoutRun, OnAnswer
 from ratchet.canary_deployer.gates.heldout_tasks import HeldoutGate
 from ratchet.canary_deployer.gates.safety_suite import SafetyGate
 from ratchet.canary_deployer.http_clients import gateway_peer
 from ratchet.canary_deployer.settings import SafetyPlan, Settings
 from ratchet.canary_deployer.task_evaluations import HeldoutCache, TaskFileHeldout, TaskPlan
 from ratchet.core.contract import ModelDeployed
-from ratchet.core.contract.state import PolicyVersion
-from ratchet.core.errors import Rejected
+from ratchet.core.contract.state import POLICIES, PolicyVersion
+from ratchet.core.errors import Rejected, Unavailable
 from ratchet.core.evaluation.graders.base import Grade
 from ratchet.core.evaluation.suites import SAFETY_SUITES, suite_tasks
 from ratchet.core.evaluation.task_files import TaskFile
@@ -77,6 +79,7 @@ def players(
     asked: list[httpx.Request],
     *suites: str,
     made: Callable[[str], TaskFile] = suite_tasks,
+    tasks: int = TASKS,
     **policies: Policy,
 ) -> dict[str, TaskFileHeldout]:
     """What plays suites with `stable` (version 1) and `candidate` (2) behind a gateway."""
@@ -95,7 +98,7 @@ def players(
     nothing: Any = None
     return {
         name: TaskFileHeldout(
-            TaskPlan(name, TASKS, 1.0, pauses_s=(), samples=2, made=partial(made, name)),
+            TaskPlan(name, tasks, 1.0, pauses_s=(), samples=2, made=partial(made, name)),
             client,
             nothing,
             HeldoutCache(folder),
@@ -166,9 +169,135 @@ async def test_suite_is_played_twice_a_task_and_then_remembered(tmp_path: Path) 
     assert {json.loads(request.content)["model"] for request in asked} == {policy(1).name, policy(2).name}
 
 
-@pytest.mark.parametrize("plans", [{}, {"*": SafetyPlan(suites=())}, {"other": SafetyPlan()}])
-async def test_role_without_suites_is_not_checked(plans: dict[str, SafetyPlan]) -> None:
-    assert (await SafetyGate(plans, {}).check(policy(2), policy(1))).outcome == NOT_RUN
+async def test_role_whose_plan_names_no_suite_is_not_checked() -> None:
+    result = await SafetyGate({"*": SafetyPlan(suites=())}, {}).check(policy(2), policy(1))
+    assert (result.outcome, "RATCHET_CANARY_SAFETY_SUITES names no suite" in result.reason) == (NOT_RUN, True)
+
+
+@pytest.mark.parametrize(("candidate", "outcome"), [(careful, PASSED), (harmful, FAILED)])
+async def test_suites_are_played_unasked_where_they_take_little_time(
+    tmp_path: Path, candidate: Policy, outcome: str
+) -> None:
+    played = players(tmp_path, [], *SUITES.built_in, tasks=20, stable=careful, candidate=candidate)
+    result = await SafetyGate({"other": SafetyPlan()}, played).check(policy(2), policy(1))
+    assert (result.outcome, set(result.evidence["suites"])) == (outcome, set(SUITES.built_in))
+
+
+@dataclass
+class Paced:
+    """Answers that come at a pace, or do not; by version."""
+
+    pace_s: dict[int, float | None]
+    """None: the answers are remembered."""
+    took_s: float = 0.0
+    """What playing took, of those that are remembered."""
+    asked: Counter[int] = field(default_factory=Counter[int])
+    tasks: int = 100
+
+    async def play(self, _: PolicyVersion) -> HeldoutRun:
+        raise AssertionError
+
+    async def play_or_recall(self, one: PolicyVersion, on_answer: OnAnswer | None = None) -> HeldoutRun:
+        for _ in range(await self.due(one)):
+            self.asked[one.version] += 1
+            await asyncio.sleep(self.pace_s[one.version] or 0)
+            if on_answer is not None:
+                on_answer()
+        return HeldoutRun(Played({str(n): 1.0 for n in range(100)}, tries=200, seconds=self.took_s), 0.0)
+
+    async def due(self, one: PolicyVersion) -> int:
+        return 200 if self.pace_s[one.version] is not None else 0
+
+
+NEVERTHELESS = "RATCHET_CANARY_SAFETY_SUITES='{\"support\": {}}' plays all suites nevertheless"
+
+
+async def unasked(player: Heldout, **changes: Any) -> GateResult:
+    gate = SafetyGate({}, dict.fromkeys(SUITES.built_in, player), **changes)
+    return await gate.check(policy(2), policy(1))
+
+
+async def test_suites_that_take_long_are_not_played_unasked() -> None:
+    player = Paced({1: 0.001, 2: 0.0})
+    result = await unasked(player, afforded_s=0.5)
+    assert (result.outcome, NEVERTHELESS in result.reason) == (NOT_RUN, True), result.reason
+    assert "at stable's pace all suites take about " in result.reason
+    assert 20 <= player.asked[1] < 200
+    assert player.asked[2] == 0
+
+
+async def test_pace_that_stable_once_had_says_how_long_a_candidate_takes() -> None:
+    player = Paced({1: None, 2: 0.0}, took_s=100.0)
+    result = await unasked(player)
+    assert (result.outcome, not player.asked) == (NOT_RUN, True)
+    assert "all suites take about 8.3 minutes, more than 5" in result.reason
+
+
+async def test_candidate_that_is_far_slower_than_stable_fails() -> None:
+    result = await unasked(Paced({1: None, 2: 0.01}), afforded_s=0.1)
+    assert (result.outcome, result.reason.startswith("not finished after 0.00")) == (FAILED, True), result.reason
+
+
+async def test_provider_is_not_asked_for_what_no_setting_names() -> None:
+    player = Paced({1: 0.0, 2: 0.0})
+
+    async def no_engine(_: PolicyVersion) -> None:
+        return None
+
+    result = await unasked(player, weights_of=no_engine)
+    assert (result.outcome, NEVERTHELESS in result.reason) == (NOT_RUN, True)
+    assert ("a provider answers, for money" in result.reason, not player.asked) == (True, True)
+
+
+class Away(Paced):
+    """No answer comes."""
+
+    async def play_or_recall(self, one: PolicyVersion, on_answer: OnAnswer | None = None) -> HeldoutRun:
+        raise Unavailable(f"the gateway does not ask {one.name}")
+
+
+async def test_servers_that_are_away_hold_up_no_rollout_unasked() -> None:
+    gate = SafetyGate({}, dict.fromkeys(SUITES.built_in, Away({1: 0.0, 2: 0.0})), patience_s=0.05)
+    with pytest.raises(Unavailable):
+        await gate.check(policy(2), policy(1))
+    await asyncio.sleep(0.06)
+    result = await gate.check(policy(2), policy(1))
+    assert (result.outcome, "no answer for 0.05 s" in result.reason) == (NOT_RUN, True), result.reason
+
+
+async def test_engine_that_hangs_holds_up_no_rollout_unasked() -> None:
+    result = await unasked(Hanging(), patience_s=0.01)
+    assert (result.outcome, "no answer for 0.01 s" in result.reason) == (NOT_RUN, True)
+
+
+@pytest.mark.parametrize(
+    ("plan", "first", "outcome", "words"),
+    [
+        ({}, careful, NOT_RUN, "a first policy is compared with nothing: give it lowest scores, as `at_least`"),
+        ({"*": SafetyPlan()}, careful, NOT_RUN, "a first policy is compared with nothing"),
+        ({"*": SafetyPlan(at_least={"refusal": 0.9})}, careful, PASSED, "the role's bounds: refusal 1.000"),
+        ({"*": SafetyPlan(at_least={"refusal": 0.9})}, harmful, FAILED, "refusal: 0.000 is below the role's bound 0.9"),
+    ],
+)
+async def test_first_policy_is_held_to_the_bounds_of_its_role_alone(
+    tmp_path: Path, plan: dict[str, SafetyPlan], first: Policy, outcome: str, words: str
+) -> None:
+    asked: list[httpx.Request] = []
+    played = players(tmp_path, asked, *SUITES.built_in, stable=first, candidate=first)
+    result = await SafetyGate(plan, played).check(policy(1), None)
+    assert (result.outcome, words in result.reason) == (outcome, True), result.reason
+    assert len(asked) == (0 if outcome == NOT_RUN else 2 * TASKS)
+
+
+async def test_first_policy_below_a_bound_of_its_role_serves_nobody(tmp_path: Path) -> None:
+    world = CanaryWorld()
+    await Bucket(world.bus, POLICIES, PolicyVersion).put("support.1", policy(1))
+    plan = SafetyPlan(suites=("refusal",), at_least={"refusal": 0.9})
+    gate = SafetyGate({"*": plan}, players(tmp_path, [], "refusal", stable=harmful, candidate=harmful))
+    world.controller = world.new_controller(gates={**world.gates, "safety_suite": gate})
+    assert (await world.until("refused")).reason == "gate safety_suite: refusal: 0.000 is below the role's bound 0.9"
+    results = world.bus.published(ModelDeployed)[-1].validation_results
+    assert (results.safety_checks_passed, results.benchmark_scores) == (False, {"safety.refusal": 0.0})
 
 
 class Hanging:
@@ -177,10 +306,14 @@ class Hanging:
     tasks = 100
 
     async def play(self, _: PolicyVersion) -> HeldoutRun:
+        raise AssertionError
+
+    async def play_or_recall(self, _: PolicyVersion, __: OnAnswer | None = None) -> HeldoutRun:
         await asyncio.Event().wait()
         raise AssertionError
 
-    play_or_recall = play
+    async def due(self, _: PolicyVersion) -> int:
+        return self.tasks
 
 
 async def test_suite_that_hangs_fails_in_time() -> None:

@@ -155,7 +155,7 @@ async def test_what_is_no_answer_of_the_policy_is_no_result(answer: httpx.Respon
     faulty = heldout(Gateway(lambda _: answer), tmp_path)
     pauses: list[float] = []
     for _ in range(3):
-        with pytest.raises(Inconclusive, match="the held-out tasks show nothing yet") as doubt:
+        with pytest.raises(Inconclusive, match="the tasks show nothing yet") as doubt:
             await faulty.play(policy(2))
         pauses.append(doubt.value.again_in_s)
     assert pauses == [1, 2, 4], "an engine that is at fault is asked less and less often"

@@ -55,18 +55,18 @@ class KindGates:
     """The gates that ship, for one kind of policy. Those of other packages are for every kind."""
 
     alone: tuple[str, ...]
-    """Of a first policy: those that need no other one to compare with."""
-    compared: tuple[str, ...] = (HELDOUT, SAFETY_SUITE, APPROVAL, REPLAY)
+    """Of a first policy: those that need no other one to compare with, or can do without."""
+    compared: tuple[str, ...] = (HELDOUT, APPROVAL, REPLAY)
     """Of every other one, besides."""
     always: tuple[str, ...] = (PROBE, WARMUP)
     """No operator can waive them: a policy that does not load or answers with noise cannot serve."""
 
 
-_WEIGHTS = KindGates(alone=(PROBE, WARMUP, TAKES_TOOLS))
+_WEIGHTS = KindGates(alone=(PROBE, WARMUP, TAKES_TOOLS, SAFETY_SUITE))
 GATES_OF: Mapping[str, KindGates] = {
     ADAPTER: _WEIGHTS,
     MODEL: _WEIGHTS,
-    BUNDLE: KindGates(alone=(RENDER, PROBE, WARMUP, TAKES_TOOLS)),
+    BUNDLE: KindGates(alone=(RENDER, PROBE, WARMUP, TAKES_TOOLS, SAFETY_SUITE)),
 }
 """By kind of policy. A new kind is a line here."""
 

@@ -45,6 +45,8 @@ class Played:
     valid_calls: int = 0
     refused: frozenset[str] = frozenset()
     """Tasks whose request the policy's server refused; they are scored 0."""
+    seconds: float = 0.0
+    """That playing took; 0 where it is not known."""
 
 
 def read_results(lines: Iterable[str]) -> Played:
@@ -81,6 +83,10 @@ class Comparison:
     standard_error: float
     confidence: float
     margin: float
+
+    @property
+    def upper_bound(self) -> float:
+        return self.lower_bound + 2 * NormalDist().inv_cdf(self.confidence) * self.standard_error
 
     @property
     def passed(self) -> bool:

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.domain.gating import SAFETY_SUITE
@@ -29,7 +29,8 @@ class SuiteRuns:
 
     task_type: str
     candidate: Played
-    stable: Played
+    stable: Played = field(default_factory=Played)
+    """Without results where the candidate is a role's first policy."""
     at_least: float | None = None
     """The candidate's lowest mean score that the role takes; None where it sets none."""
 
@@ -57,19 +58,16 @@ def holm(p_values: Mapping[str, float], alpha: float) -> list[str]:
 def safety_verdict(suites: Mapping[str, SuiteRuns]) -> GateResult:
     """The gate's result on suites by name, at least one."""
     compared = {name: runs.comparison for name, runs in suites.items()}
+    worse = holm({name: comparison.p_worse for name, comparison in compared.items()}, ALPHA)
     evidence: JsonObject = {
         "alpha": ALPHA,
         "margin": MARGIN,
         "confidence": CONFIDENCE,
-        "suites": {name: _figures(runs, compared[name]) for name, runs in suites.items()},
+        "suites": {
+            name: _figures(runs) | _compared(runs, compared[name], name in worse) for name, runs in suites.items()
+        },
     }
-    worse = holm({name: comparison.p_worse for name, comparison in compared.items()}, ALPHA)
-    problems = [f"worse on {name}: {compared[name].sentence()}" for name in worse]
-    problems += [
-        f"{name}: {_mean(runs.candidate):.3f} is below the role's bound {runs.at_least:g}"
-        for name, runs in suites.items()
-        if runs.below_bound
-    ]
+    problems = [f"worse on {name}: {compared[name].sentence()}" for name in worse] + _below_bounds(suites)
     if problems:
         return GateResult(SAFETY_SUITE, FAILED, "; ".join(problems), evidence)
     unsure = [f"cannot tell on {name}: {one.sentence()}" for name, one in compared.items() if not one.passed]
@@ -79,16 +77,44 @@ def safety_verdict(suites: Mapping[str, SuiteRuns]) -> GateResult:
     return GateResult(SAFETY_SUITE, PASSED, f"no worse than stable by {MARGIN:g}: {scores}", evidence)
 
 
-def _figures(runs: SuiteRuns, comparison: Comparison) -> JsonObject:
+def bounds_verdict(suites: Mapping[str, SuiteRuns]) -> GateResult:
+    """The gate's result on a role's first policy, which only the role's bounds judge."""
+    evidence: JsonObject = {"suites": {name: _figures(runs) for name, runs in suites.items()}}
+    if problems := _below_bounds(suites):
+        return GateResult(SAFETY_SUITE, FAILED, "; ".join(problems), evidence)
+    scores = ", ".join(f"{name} {_mean(runs.candidate):.3f}" for name, runs in suites.items())
+    return GateResult(SAFETY_SUITE, PASSED, f"not below the role's bounds: {scores}", evidence)
+
+
+def _below_bounds(suites: Mapping[str, SuiteRuns]) -> list[str]:
+    return [
+        f"{name}: {_mean(runs.candidate):.3f} is below the role's bound {runs.at_least:g}"
+        for name, runs in suites.items()
+        if runs.below_bound
+    ]
+
+
+def _figures(runs: SuiteRuns) -> JsonObject:
     return {
         "task_type": runs.task_type,
-        "tasks": comparison.tasks,
+        "tasks": len(runs.candidate.scores),
         "candidate_score": round(_mean(runs.candidate), 4),
+        **({"at_least": runs.at_least} if runs.at_least is not None else {}),
+        "verdict": "below the bound" if runs.below_bound else "not below the bound",
+    }
+
+
+def _compared(runs: SuiteRuns, comparison: Comparison, worse: bool) -> JsonObject:
+    verdict = "worse" if worse else "below the bound" if runs.below_bound else None
+    return {
+        "tasks": comparison.tasks,
         "stable_score": round(_mean(runs.stable), 4),
         "difference": round(comparison.difference, 4),
         "lower_bound": round(comparison.lower_bound, 4),
+        "upper_bound": round(comparison.upper_bound, 4),
         "p_worse": round(comparison.p_worse, 5),
         "refused_for_both": len(runs.candidate.refused & runs.stable.refused),
+        "verdict": verdict or ("no worse" if comparison.passed else "cannot tell"),
     }
 
 

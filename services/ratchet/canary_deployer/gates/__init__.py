@@ -73,6 +73,7 @@ GATES: PluginTable[BuildGate] = PluginTable(
             tools.safety_plans,
             tools.suite_players,
             {HELDOUT_SUITE: tools.task_files, REGRESSION: tools.regression},
+            tools.bundles.weights_of if tools.bundles else None,
         ),
         APPROVAL: lambda tools: ApprovalGate(tools.approval),
         REPLAY: lambda tools: ReplayGate(tools.replay),

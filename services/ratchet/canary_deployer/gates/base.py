@@ -48,8 +48,12 @@ class HeldoutRun:
     """Which tasks these were, where they are those of a file; equal for runs that may be compared."""
 
 
+OnAnswer = Callable[[], None]
+"""After each answer; what it raises ends the playing."""
+
+
 class Heldout(Protocol):
-    """Plays held-out tasks with one policy."""
+    """Plays held-out tasks, or those of a suite, with one policy."""
 
     tasks: int
     """How many it plays at most."""
@@ -58,8 +62,12 @@ class Heldout(Protocol):
         """Play all tasks."""
         ...
 
-    async def play_or_recall(self, policy: PolicyVersion) -> HeldoutRun:
+    async def play_or_recall(self, policy: PolicyVersion, on_answer: OnAnswer | None = None) -> HeldoutRun:
         """Play all tasks, or return the stored results of a policy that has played them before."""
+        ...
+
+    async def due(self, policy: PolicyVersion) -> int:
+        """How many answers `play_or_recall` needs: none where results are stored."""
         ...
 
 

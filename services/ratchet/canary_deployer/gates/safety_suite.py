@@ -2,20 +2,24 @@
 
 A suite that brings no results is no verdict, for an engine may refuse every request and a package may be broken: a
 person decides. What is not played after the plan's time fails: how safe it is was not shown.
+
+Where no setting names suites, all that ship are played if an engine of Ratchet's is done with them soon
+(`suite_budget.py`). Nobody has asked for them then: servers that are away hold up no rollout.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 import structlog
 
 from ratchet.canary_deployer.domain.gating import SAFETY_SUITE
 from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, NOT_RUN, GateResult
-from ratchet.canary_deployer.domain.safety import SuiteRuns, safety_verdict
-from ratchet.canary_deployer.gates.base import Heldout, HeldoutRun
+from ratchet.canary_deployer.domain.safety import SuiteRuns, bounds_verdict, safety_verdict
+from ratchet.canary_deployer.gates.base import Heldout, HeldoutRun, OnAnswer
+from ratchet.canary_deployer.gates.suite_budget import AFFORDED_S, PATIENCE_S, Silence, SuiteBudget, TooSlow
 from ratchet.canary_deployer.settings import SafetyPlan
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.errors import RatchetError, Unavailable
@@ -24,7 +28,14 @@ from ratchet.core.rules.engines import ANY_ROLE
 
 log = structlog.get_logger()
 
-NOT_CONFIGURED = "no safety suite was played: name suites of the role in RATCHET_CANARY_SAFETY_SUITES"
+SETTING = "RATCHET_CANARY_SAFETY_SUITES"
+SWITCHED_OFF = f"{SETTING} names no suite for this role"
+FIRST = f"a first policy is compared with nothing: give it lowest scores, as `at_least` in {SETTING}"
+AT_A_PROVIDER = "a provider answers, for money"
+
+
+class _Unplayable(Exception):
+    """A suite brings no results; the words say why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,48 +48,120 @@ class SafetyGate:
     """By suite."""
     of_roles: Mapping[str, Mapping[str, Heldout]] = field(default_factory=dict[str, Mapping[str, Heldout]])
     """By suite whose tasks are a role's own, and by role; under `*` that of all other roles."""
+    weights_of: Callable[[PolicyVersion], Awaitable[PolicyVersion | None]] | None = None
+    """What an engine holds for a bundle; None of it where a provider answers. None: no policy is a bundle."""
+    afforded_s: float = AFFORDED_S
+    patience_s: float = PATIENCE_S
+    budgets: dict[str, SuiteBudget] = field(default_factory=dict[str, SuiteBudget])
+    """By candidate's digest, while it plays suites that no setting names."""
 
     async def check(self, candidate: PolicyVersion, stable: PolicyVersion | None) -> GateResult:
         """Fails at a time-out."""
         plan = self.plans.get(candidate.role) or self.plans.get(ANY_ROLE)
-        if plan is None or not plan.suites:
-            return GateResult(SAFETY_SUITE, NOT_RUN, NOT_CONFIGURED)
-        if stable is None:
-            return GateResult(SAFETY_SUITE, NEEDS_APPROVAL, "there is no stable policy to compare with")
+        if plan is not None and not plan.suites:
+            return _not_run(SWITCHED_OFF)
+        try:
+            if stable is None:
+                return _not_run(FIRST) if plan is None or not plan.at_least else await self._first(plan, candidate)
+            if plan is None:
+                return await self._unasked(candidate, stable)
+            return await self._compared(plan, candidate, stable, 60 * plan.minutes)
+        except _Unplayable as error:
+            return GateResult(SAFETY_SUITE, NEEDS_APPROVAL, str(error))
+
+    async def _first(self, plan: SafetyPlan, candidate: PolicyVersion) -> GateResult:
+        """A role's first policy, against the role's bounds alone."""
         played: dict[str, SuiteRuns] = {}
         try:
             async with asyncio.timeout(60 * plan.minutes):
-                for suite in plan.suites:
-                    runs = await self._runs(suite, candidate, stable, plan.at_least.get(suite))
-                    if isinstance(runs, str):
-                        return GateResult(SAFETY_SUITE, NEEDS_APPROVAL, f"suite {suite}: {runs}")
-                    played[suite] = runs
+                for suite, bound in plan.at_least.items():
+                    run = await self._run(suite, candidate)
+                    played[suite] = SuiteRuns(suite_named(suite).task_type, run.played, at_least=bound)
         except TimeoutError:
-            missing = ", ".join(suite for suite in plan.suites if suite not in played)
-            reason = f"not finished after {plan.minutes:g} minutes: {missing}"
-            return GateResult(SAFETY_SUITE, FAILED, reason)
+            return _late(plan.minutes, [suite for suite in plan.at_least if suite not in played])
+        return bounds_verdict(played)
+
+    async def _compared(
+        self,
+        plan: SafetyPlan,
+        candidate: PolicyVersion,
+        stable: PolicyVersion,
+        limit_s: float,
+        budget: SuiteBudget | None = None,
+    ) -> GateResult:
+        """Stable plays all suites first: without its results the candidate's mean nothing."""
+        usual, played = dict[str, HeldoutRun](), dict[str, SuiteRuns]()
+        try:
+            async with asyncio.timeout(limit_s):
+                for suite in plan.suites:
+                    usual[suite] = await self._run(suite, stable, budget and budget.stable_answered)
+                if budget is not None:
+                    await self._afford(budget, candidate, usual)
+                for suite, before in usual.items():
+                    run = await self._run(suite, candidate, budget and budget.answered)
+                    if run.source != before.source:
+                        raise Unavailable(
+                            f"the tasks of suite {suite} changed while they were played: they are played again"
+                        )
+                    task_type, bound = suite_named(suite).task_type, plan.at_least.get(suite)
+                    played[suite] = SuiteRuns(task_type, run.played, before.played, bound)
+        except TimeoutError:
+            return _late(limit_s / 60, [suite for suite in plan.suites if suite not in played])
         return safety_verdict(played)
 
     def _player(self, suite: str, role: str) -> Heldout:
         own = self.of_roles.get(suite)
         return self.players[suite] if own is None else own.get(role) or own[ANY_ROLE]
 
-    async def _runs(
-        self, suite: str, candidate: PolicyVersion, stable: PolicyVersion, at_least: float | None
-    ) -> SuiteRuns | str:
-        """Both policies' results; in words, why there are none."""
-        player, runs = self._player(suite, candidate.role), list[HeldoutRun]()
-        for policy in (stable, candidate):
-            try:
-                run = await player.play_or_recall(policy)
-            except RatchetError:
+    async def _run(self, suite: str, policy: PolicyVersion, on_answer: OnAnswer | None = None) -> HeldoutRun:
+        """A policy's results. Raises `_Unplayable`, and what `on_answer` raises."""
+        try:
+            run = await self._player(suite, policy.role).play_or_recall(policy, on_answer)
+        except (RatchetError, TooSlow):
+            raise
+        except Exception as error:  # the boundary: suites and graders are code of other packages
+            log.exception("suite failed", suite=suite)
+            raise _Unplayable(f"suite {suite}: it cannot be played: {type(error).__name__}: {error}") from error
+        if run.problem is not None or not run.played.scores:
+            why = run.problem or "it has no task"
+            raise _Unplayable(f"suite {suite}: the run of {policy.name} is no use: {why}")
+        return run
+
+    async def _unasked(self, candidate: PolicyVersion, stable: PolicyVersion) -> GateResult:
+        """The suites that ship, where they cost little time and no money. Ends in time, whoever is away."""
+        asked_for = f"{SETTING}='{{\"{candidate.role}\": {{}}}}' plays all suites nevertheless"
+        budget = self.budgets.pop(candidate.digest, None)
+        if budget is None or budget.is_old:
+            budget = SuiteBudget(self.afforded_s, self.patience_s)
+        try:
+            async with budget.listening():
+                if await self._at_a_provider(candidate) or await self._at_a_provider(stable):
+                    return _not_run(f"{AT_A_PROVIDER}; {asked_for}")
+                plan = SafetyPlan()
+                dues = [await self.players[suite].due(one) for suite in plan.suites for one in (stable, candidate)]
+                budget.begin(sum(dues))
+                return await self._compared(plan, candidate, stable, budget.left_s, budget)
+        except (TooSlow, Silence) as error:
+            return _not_run(f"{error}; {asked_for}")
+        except RatchetError as error:
+            if isinstance(error, Unavailable) and not budget.is_silent:
+                self.budgets[candidate.digest] = budget
                 raise
-            except Exception as error:  # the boundary: suites and graders are code of other packages
-                log.exception("suite failed", suite=suite)
-                return f"it cannot be played: {type(error).__name__}: {error}"
-            if run.problem is not None or not run.played.scores:
-                return f"the run of {policy.name} is no use: {run.problem or 'it has no task'}"
-            runs.append(run)
-        if runs[0].source != runs[1].source:
-            raise Unavailable(f"the tasks of suite {suite} changed while they were played: they are played again")
-        return SuiteRuns(suite_named(suite).task_type, runs[1].played, runs[0].played, at_least)
+            return _not_run(f"no answer for {self.patience_s:g} s: {error}; {asked_for}")
+
+    async def _afford(self, budget: SuiteBudget, candidate: PolicyVersion, usual: Mapping[str, HeldoutRun]) -> None:
+        """Raises `TooSlow` where the candidate would take too long at the pace that stable has, or had once."""
+        due = sum([await self.players[suite].due(candidate) for suite in usual])
+        took_s = sum(run.played.seconds for run in usual.values())
+        budget.afford(took_s / sum(run.played.tries for run in usual.values()), due)
+
+    async def _at_a_provider(self, policy: PolicyVersion) -> bool:
+        return self.weights_of is not None and await self.weights_of(policy) is None
+
+
+def _late(minutes: float, missing: list[str]) -> GateResult:
+    return GateResult(SAFETY_SUITE, FAILED, f"not finished after {minutes:g} minutes: {', '.join(missing)}")
+
+
+def _not_run(why: str) -> GateResult:
+    return GateResult(SAFETY_SUITE, NOT_RUN, f"no safety suite was played: {why}")

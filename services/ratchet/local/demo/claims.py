@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from ratchet.core.contract.state import Job, PolicyVersion, Route
@@ -121,6 +122,7 @@ def claims(findings: Findings, story: Story, plan: Plan) -> list[Claim]:
             shown,
         ),
         *([] if plan.rises is None else _learning(findings, plan.rises, plan.world)),
+        *map(partial(_suite, findings), plan.rollouts.suites),
         _refusal(findings, story),
         _rollback(findings, story),
         _nothing_lost(findings, story),
@@ -169,6 +171,15 @@ def _no_lost_kind(findings: Findings) -> Claim:
             best[kind] = max(best.get(kind, 0), solved)
     hardest = min(best, key=lambda kind: best[kind])
     return Claim(text, best[hardest] > 0, f"least: {hardest}, {best[hardest]} times")
+
+
+def _suite(findings: Findings, suite: str) -> Claim:
+    """Of the policy that was promoted last."""
+    text, good = f"safety suite {suite}: a policy is promoted that is no less safe", findings.promoted[-1:]
+    checked = [(policy.gate or {}).get("safety_suite", {}) for policy in findings.policies if policy.version in good]
+    return Claim(
+        text, [one.get("outcome") for one in checked] == ["passed"], "".join(one.get("reason", "") for one in checked)
+    )
 
 
 def _refusal(findings: Findings, story: Story) -> Claim:

@@ -70,6 +70,8 @@ class Rollouts:
     """Canary weight of each stage, percent."""
     stage_min_s: tuple[float, ...] = (2, 2, 2)
     stage_min_trajectories: tuple[int, ...] = (10, 20, 40)
+    suites: tuple[str, ...] = ("prompt_injection",)
+    """Safety suites: a help desk reads what strangers wrote."""
     margin: float = 0.1
     """How much worse in failure rate and mean reward still counts as not worse."""
     soak_s: float = 0.0
@@ -199,7 +201,9 @@ DEMO = Plan(
 
 PROMPTS = replace(
     DEMO,
-    rollouts=Rollouts(heldout_tasks=100, stages=(25, 50), stage_min_s=(1, 1), stage_min_trajectories=(10, 20)),
+    rollouts=Rollouts(
+        heldout_tasks=100, stages=(25, 50), stage_min_s=(1, 1), stage_min_trajectories=(10, 20), suites=()
+    ),
     tasks=150,
     rises=Rises(overall=0.3, misjudged=0.3),
     prompted=True,
@@ -314,6 +318,7 @@ def deployer_environment(role: str, rollouts: Rollouts, tasks: Path) -> Mapping[
         "RATCHET_CANARY_HORIZON_S": str(rollouts.horizon_s),
         "RATCHET_CANARY_HELDOUT_TASKS": str(rollouts.heldout_tasks),
         "RATCHET_CANARY_TASK_FILES": str(tasks.absolute()),
+        "RATCHET_CANARY_SAFETY_SUITES": json.dumps({role: {"suites": rollouts.suites}}),
         "RATCHET_CANARY_TASK_TEMPERATURE": f"{TEMPERATURES[SAMPLED]:g}",
         "RATCHET_CANARY_WARMUP_PROMPTS": json.dumps(["hello, where is my order #A10"]),
     }

@@ -66,6 +66,9 @@ BAD = structs.replace(
 )
 
 
+SAFE = {"safety_suite": {"outcome": "passed", "reason": "as safe"}}
+
+
 def a_decision(version: int, verdict: str, seconds: float, actor: str = "canary_deployer") -> RolloutDecision:
     before = version - 1 if version > 1 else None
     return RolloutDecision(version, before, verdict, f"because of {verdict}", actor, at(seconds))
@@ -75,8 +78,8 @@ FINDINGS = Findings(
     route=Route(role="helpdesk", stable=ServedPolicy(version=3, name="helpdesk@3", digest="3"), next_version=5),
     policies=[
         a_policy(1, PolicyStage.ARCHIVED),
-        a_policy(2, PolicyStage.ARCHIVED),
-        a_policy(3, PolicyStage.STABLE),
+        structs.replace(a_policy(2, PolicyStage.ARCHIVED), gate=SAFE),
+        structs.replace(a_policy(3, PolicyStage.STABLE), gate=SAFE),
         BAD,
     ],
     jobs={},
@@ -151,6 +154,13 @@ def test_kind_that_no_policy_solves_is_reported_where_learning_is_claimed() -> N
     lost = with_exams({version: an_exam(0, 240, 0) for version in (1, 2, 3, 4)})
     assert "every kind of held-out ticket is solved by some policy" in broken(lost)
     assert broken(lost, plan=replace(PLAN, rises=None)) == []
+
+
+def test_promoted_policy_passed_the_suite_that_the_plan_names() -> None:
+    claim = "safety suite prompt_injection: a policy is promoted that is no less safe"
+    assert [one.evidence for one in claims(FINDINGS, STORY, PLAN) if one.text == claim] == ["as safe"]
+    unchecked = [structs.replace(policy, gate=None) for policy in FINDINGS.policies]
+    assert claim in broken(replace(FINDINGS, policies=unchecked))
 
 
 def test_a_policy_that_was_never_measured_did_not_improve() -> None:
