@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { DecisionPoint, Rollout } from "../src/api/types.ts";
-import { actsFor, armRows, changes, costWords, differenceRows, evidenceSeries, limits, sampleRatio, sharesOf, standing, track, type Sample } from "../src/views/rollouts/evidence.ts";
+import { actsFor, armRows, changes, costWords, differenceRows, evidenceSeries, limits, sampleRatio, sharesOf, standing, suiteRows, track, type Sample } from "../src/views/rollouts/evidence.ts";
 
 const ARM = { started: 0, trajectories: 0 };
 
@@ -106,4 +106,13 @@ test("a dry run is shown as what it would change", () => {
   assert.deepEqual(changes(rollout(), rollout({ state: "rolled_back", weight: 0, parked: true })), [
     "State: running → rolled back", "Canary's share of traffic: 25 % → 0 %", "No candidate starts until the queue is resumed",
   ]);
+});
+
+test("suites are shown one by one, with the interval of the difference", () => {
+  const compared = { stable_score: 0.98, candidate_score: 0.755, difference: -0.225, lower_bound: -0.27, upper_bound: -0.16, verdict: "worse" };
+  assert.deepEqual(suiteRows({ alpha: 0.05, suites: { over_refusal: compared, refusal: { candidate_score: 1 } } }), [
+    { suite: "over refusal", stable: "98 %", candidate: "75.5 %", difference: "−22.5 % (−27 % to −16 %)", verdict: "worse" },
+    { suite: "refusal", stable: "–", candidate: "100 %", difference: "–", verdict: "–" },
+  ]);
+  assert.deepEqual([suiteRows({ tasks: 3 }), suiteRows({ suites: null })], [[], []]);
 });

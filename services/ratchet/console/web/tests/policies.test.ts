@@ -36,6 +36,13 @@ test("a card says so where its history is not kept", () => {
   assert.match(text, /## Not kept any more\n\n- the job is pruned\n$/);
 });
 
+test("a card has the scores of safety suites", () => {
+  const suites = { jailbreak: { stable_score: 1, candidate_score: 0.5, difference: -0.5, lower_bound: -0.6, upper_bound: -0.4, verdict: "worse" } };
+  const policy = { ...model("support", 2), gate: { safety_suite: { outcome: "failed", reason: "worse on jailbreak", evidence: { suites } } } };
+  const text = card({ policy, announcements: [], missing: [] } as unknown as Lineage);
+  assert.match(text, /- safety suite: failed\. worse on jailbreak\n {2}- jailbreak: stable 100 %, candidate 50 %, difference −50 % \(−60 % to −40 %\): worse\n/);
+});
+
 test("a bundle is named by who answers, and needs no training", () => {
   const bundle = { ...model("support", 3), kind: "bundle", base_model: "openai/small" };
   assert.deepEqual([kindOf(bundle), kindOf({ ...bundle, base_model: "" }), kindOf({ ...bundle, version: 0 }), kindOf(model("support", 2))],

@@ -2,6 +2,7 @@
 
 import type { CoordinatorSchemas, Model } from "../../api/types.ts";
 import { words } from "../../format.ts";
+import { suiteRows } from "../rollouts/evidence.ts";
 
 export type Lineage = CoordinatorSchemas["LineageOut"];
 
@@ -70,7 +71,10 @@ export function card(lineage: Lineage): string {
     `Made ${policy.created_at}. ${policy.uri === "" ? "" : `Manifest ${policy.uri}, `}sha256 ${policy.digest}.`, "",
     ...(isTrained(policy) ? learned(lineage) : []),
     "## Judged", "",
-    ...gateRows(policy.gate).map((row) => `- ${words(row.gate)}: ${words(row.outcome)}. ${row.reason}`),
+    ...gateRows(policy.gate).flatMap((row) => [
+      `- ${words(row.gate)}: ${words(row.outcome)}. ${row.reason}`,
+      ...suiteRows(row.evidence).map((one) => `  - ${one.suite}: stable ${one.stable}, candidate ${one.candidate}, difference ${one.difference}: ${one.verdict}`),
+    ]),
     ...lineage.announcements.map((event) => `- ${event.at}: ${event.kind}${event.what == null ? "" : `, ${words(event.what)}`}`),
     ...(isTrained(policy) && lineage.missing.length > 0 ? ["", "## Not kept any more", "", ...lineage.missing.map((one) => `- ${one}`)] : []),
   ];

@@ -2,7 +2,7 @@
 
 import type { DecisionPoint, Rollout } from "../../api/types.ts";
 import type { Limit, Series } from "../../charts/line.tsx";
-import { dollars, duration, measure, plural, share, words } from "../../format.ts";
+import { dollars, duration, measure, plural, share, signedShare, words } from "../../format.ts";
 
 export const ENDED = new Set(["promoted", "rolled_back", "refused", "aborted", "withdrawn", "superseded", "reverted"]);
 export const BEFORE_TRAFFIC = new Set(["gating", "awaiting_approval"]);
@@ -73,6 +73,30 @@ function end(state: string): Step {
   if (state === "promoted" || state === "reverted") return { name: words(state), detail: "serves the role", state: "done" };
   if (ENDED.has(state)) return { name: words(state), detail: "stable serves on", state: "failed" };
   return { name: "Promotion", detail: "serves the role", state: "ahead" };
+}
+
+export interface SuiteRow {
+  readonly suite: string;
+  readonly stable: string;
+  readonly candidate: string;
+  /** With its interval; a dash where nothing was compared. */
+  readonly difference: string;
+  readonly verdict: string;
+}
+
+/** What a gate says of each suite that it had played; none where its evidence has no suites. */
+export function suiteRows({ suites }: Readonly<Record<string, unknown>>): SuiteRow[] {
+  if (typeof suites !== "object" || suites === null) return [];
+  return Object.entries(suites).map(([suite, of]) => {
+    const { stable_score, candidate_score, difference, lower_bound, upper_bound, verdict } = (of ?? {}) as Record<string, unknown>;
+    const score = (value: unknown) => (typeof value === "number" ? share(value) : "–");
+    const points = (value: unknown) => (typeof value === "number" ? signedShare(value) : "?");
+    return {
+      suite: words(suite), stable: score(stable_score), candidate: score(candidate_score),
+      difference: typeof difference === "number" ? `${points(difference)} (${points(lower_bound)} to ${points(upper_bound)})` : "–",
+      verdict: typeof verdict === "string" ? verdict : "–",
+    };
+  });
 }
 
 export const FAMILIES = ["rollback", "promotion", "suspension", "tests"] as const;

@@ -10,6 +10,7 @@ import { Pill, Status } from "../../ui/status.tsx";
 import { Table } from "../../ui/table.tsx";
 import { DataText } from "../../ui/text.tsx";
 import { Ago } from "../../ui/time.tsx";
+import { suiteRows, type SuiteRow } from "./evidence.ts";
 import { paths } from "./paths.ts";
 
 const ROWS = 200;
@@ -33,8 +34,25 @@ export function Gates({ gates }: { gates: Rollout["gates"] }) {
 }
 
 export function EvidenceOf({ evidence }: { evidence: Readonly<Record<string, unknown>> }) {
-  const members = Object.entries(evidence);
-  if (members.length === 0) return <span class="muted">none</span>;
+  const suites = suiteRows(evidence);
+  const members = Object.entries(evidence).filter(([name]) => name !== "suites" || suites.length === 0);
+  if (suites.length > 0) return <div class="stack"><Suites rows={suites} />{members.length > 0 && <Figures members={members} />}</div>;
+  return members.length === 0 ? <span class="muted">none</span> : <Figures members={members} />;
+}
+
+function Suites({ rows }: { rows: readonly SuiteRow[] }) {
+  return (
+    <Table caption="Suites" rows={rows} rowKey={(row) => row.suite} columns={[
+      { name: "Suite", show: (row) => <DataText text={row.suite} most={80} /> },
+      { name: "Stable", isNumber: true, show: (row) => row.stable },
+      { name: "Candidate", isNumber: true, show: (row) => row.candidate },
+      { name: "Difference", isNumber: true, show: (row) => row.difference },
+      { name: "Verdict", show: (row) => <DataText text={row.verdict} most={80} /> },
+    ]} />
+  );
+}
+
+function Figures({ members }: { members: readonly (readonly [string, unknown])[] }) {
   return (
     <details>
       <summary>{plural(members.length, "figure")}</summary>
