@@ -325,8 +325,8 @@ def _heldout(
 def _suites(settings: Settings, gateway: AsyncApiClient) -> Mapping[str, TaskFileHeldout]:
     """What plays each suite that a role's candidates play, and those that ship."""
     objects, cache = Objects(settings.shared), HeldoutCache(settings.shared.data_dir / "suites")
-    plans = (SafetyPlan(), *settings.safety_suites.values())
-    names = {name for plan in plans for name in plan.suites} - {HELDOUT, REGRESSION}
+    chosen = (SafetyPlan(), *settings.safety_suites.values())
+    names = {name for plan in chosen for name in plan.suites} - {HELDOUT, REGRESSION}
     plans = {
         name: TaskPlan(name, MOST_TASKS, SUITE_TEMPERATURE, samples=SUITE_SAMPLES, made=partial(suite_tasks, name))
         for name in names

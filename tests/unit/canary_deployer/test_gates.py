@@ -42,11 +42,11 @@ class FakeHeldout:
     async def play(self, one: PolicyVersion) -> HeldoutRun:
         return self.runs[one.version]
 
-    async def play_or_recall(self, one: PolicyVersion, on_answer: OnAnswer | None = None) -> HeldoutRun:
-        return self.runs[one.version]
+    async def play_or_recall(self, policy: PolicyVersion, on_answer: OnAnswer | None = None) -> HeldoutRun:
+        return self.runs[policy.version]
 
-    async def due(self, one: PolicyVersion) -> int:
-        return len(self.runs[one.version].played.scores)
+    async def due(self, policy: PolicyVersion) -> int:
+        return len(self.runs[policy.version].played.scores)
 
 
 def run(score: float, tasks: int = 400, **changes: object) -> HeldoutRun:

@@ -178,9 +178,9 @@ async def test_role_whose_plan_names_no_suite_is_not_checked() -> None:
 async def test_suites_are_played_unasked_where_they_take_little_time(
     tmp_path: Path, candidate: Policy, outcome: str
 ) -> None:
-    played = players(tmp_path, [], *SUITES.built_in, tasks=20, stable=careful, candidate=candidate)
+    played = players(tmp_path, [], *SAFETY_SUITES, tasks=20, stable=careful, candidate=candidate)
     result = await SafetyGate({"other": SafetyPlan()}, played).check(policy(2), policy(1))
-    assert (result.outcome, set(result.evidence["suites"])) == (outcome, set(SUITES.built_in))
+    assert (result.outcome, set(result.evidence["suites"])) == (outcome, set(SAFETY_SUITES))
 
 
 @dataclass
@@ -194,26 +194,26 @@ class Paced:
     asked: Counter[int] = field(default_factory=Counter[int])
     tasks: int = 100
 
-    async def play(self, _: PolicyVersion) -> HeldoutRun:
+    async def play(self, policy: PolicyVersion) -> HeldoutRun:
         raise AssertionError
 
-    async def play_or_recall(self, one: PolicyVersion, on_answer: OnAnswer | None = None) -> HeldoutRun:
-        for _ in range(await self.due(one)):
-            self.asked[one.version] += 1
-            await asyncio.sleep(self.pace_s[one.version] or 0)
+    async def play_or_recall(self, policy: PolicyVersion, on_answer: OnAnswer | None = None) -> HeldoutRun:
+        for _ in range(await self.due(policy)):
+            self.asked[policy.version] += 1
+            await asyncio.sleep(self.pace_s[policy.version] or 0)
             if on_answer is not None:
                 on_answer()
         return HeldoutRun(Played({str(n): 1.0 for n in range(100)}, tries=200, seconds=self.took_s), 0.0)
 
-    async def due(self, one: PolicyVersion) -> int:
-        return 200 if self.pace_s[one.version] is not None else 0
+    async def due(self, policy: PolicyVersion) -> int:
+        return 200 if self.pace_s[policy.version] is not None else 0
 
 
 NEVERTHELESS = "RATCHET_CANARY_SAFETY_SUITES='{\"support\": {}}' plays all suites nevertheless"
 
 
 async def unasked(player: Heldout, **changes: Any) -> GateResult:
-    gate = SafetyGate({}, dict.fromkeys(SUITES.built_in, player), **changes)
+    gate = SafetyGate({}, dict.fromkeys(SAFETY_SUITES, player), **changes)
     return await gate.check(policy(2), policy(1))
 
 
@@ -252,12 +252,12 @@ async def test_provider_is_not_asked_for_what_no_setting_names() -> None:
 class Away(Paced):
     """No answer comes."""
 
-    async def play_or_recall(self, one: PolicyVersion, on_answer: OnAnswer | None = None) -> HeldoutRun:
-        raise Unavailable(f"the gateway does not ask {one.name}")
+    async def play_or_recall(self, policy: PolicyVersion, on_answer: OnAnswer | None = None) -> HeldoutRun:
+        raise Unavailable(f"the gateway does not ask {policy.name}")
 
 
 async def test_servers_that_are_away_hold_up_no_rollout_unasked() -> None:
-    gate = SafetyGate({}, dict.fromkeys(SUITES.built_in, Away({1: 0.0, 2: 0.0})), patience_s=0.05)
+    gate = SafetyGate({}, dict.fromkeys(SAFETY_SUITES, Away({1: 0.0, 2: 0.0})), patience_s=0.05)
     with pytest.raises(Unavailable):
         await gate.check(policy(2), policy(1))
     await asyncio.sleep(0.06)
@@ -283,7 +283,7 @@ async def test_first_policy_is_held_to_the_bounds_of_its_role_alone(
     tmp_path: Path, plan: dict[str, SafetyPlan], first: Policy, outcome: str, words: str
 ) -> None:
     asked: list[httpx.Request] = []
-    played = players(tmp_path, asked, *SUITES.built_in, stable=first, candidate=first)
+    played = players(tmp_path, asked, *SAFETY_SUITES, stable=first, candidate=first)
     result = await SafetyGate(plan, played).check(policy(1), None)
     assert (result.outcome, words in result.reason) == (outcome, True), result.reason
     assert len(asked) == (0 if outcome == NOT_RUN else 2 * TASKS)
@@ -305,14 +305,14 @@ class Hanging:
 
     tasks = 100
 
-    async def play(self, _: PolicyVersion) -> HeldoutRun:
+    async def play(self, policy: PolicyVersion) -> HeldoutRun:
         raise AssertionError
 
-    async def play_or_recall(self, _: PolicyVersion, __: OnAnswer | None = None) -> HeldoutRun:
+    async def play_or_recall(self, policy: PolicyVersion, on_answer: OnAnswer | None = None) -> HeldoutRun:
         await asyncio.Event().wait()
         raise AssertionError
 
-    async def due(self, _: PolicyVersion) -> int:
+    async def due(self, policy: PolicyVersion) -> int:
         return self.tasks
 
 

@@ -193,7 +193,7 @@ DEMO = Plan(
         ("v1 learns from the log of a clerk who misjudges five kinds of tickets", 75),
         ("agents work with v1 through the gateway, and the world judges every ticket", 30),
         ("v2 imitates what earned a reward, while v1 answers held-out tickets", 30),
-        ("a gate compares v2 with v1, and a canary promotes it on evidence", 35),
+        ("a gate compares v2 with v1 on tickets and on a safety suite, and a canary promotes it on evidence", 45),
         ("a bad policy is imported: the gate refuses it, and the canary rolls it back when it is overruled", 30),
     ),
 )
