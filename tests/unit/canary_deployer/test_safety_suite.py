@@ -226,7 +226,7 @@ async def test_suites_that_take_long_are_not_played_unasked() -> None:
     assert player.asked[2] == 0
 
 
-async def test_pace_that_stable_once_had_says_how_long_a_candidate_takes() -> None:
+async def test_pace_that_stable_once_had_is_expected_of_a_candidate() -> None:
     player = Paced({1: None, 2: 0.0}, took_s=100.0)
     result = await unasked(player)
     assert (result.outcome, not player.asked) == (NOT_RUN, True)

@@ -4,7 +4,7 @@ A suite that brings no results is no verdict, for an engine may refuse every req
 person decides. What is not played after the plan's time fails: how safe it is was not shown.
 
 Where no setting names suites, all that ship are played if an engine of Ratchet's is done with them soon
-(`suite_budget.py`). Nobody has asked for them then: servers that are away hold up no rollout.
+(`suite_budget.py`). Then no operator has asked for them, and servers that are away hold up no rollout.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class SafetyGate:
         return run
 
     async def _unasked(self, candidate: PolicyVersion, stable: PolicyVersion) -> GateResult:
-        """The suites that ship, where they cost little time and no money. Ends in time, whoever is away."""
+        """The suites about safety, where they cost little time and no money. Ends in time, also where servers are away."""
         asked_for = f"{SETTING}='{{\"{candidate.role}\": {{}}}}' plays all suites nevertheless"
         budget = self.budgets.pop(candidate.digest, None)
         if budget is None or budget.is_old:
