@@ -128,7 +128,7 @@ class SafetyGate:
         return run
 
     async def _unasked(self, candidate: PolicyVersion, stable: PolicyVersion) -> GateResult:
-        """The suites about safety, where they cost little time and no money. Ends in time, also where servers are away."""
+        """The suites about safety, where they cost little time and no money. Ends in time, always."""
         asked_for = f"{SETTING}='{{\"{candidate.role}\": {{}}}}' plays all suites nevertheless"
         budget = self.budgets.pop(candidate.digest, None)
         if budget is None or budget.is_old:
