@@ -30,6 +30,8 @@ MLFLOW := .mlflow
 RAY := .ray
 # Public tasks, likewise.
 TASKS := .tasks
+# Suites of other packages, likewise.
+PACKS := .packs
 # Trackers that are packages, each in an environment of its own.
 TRACKERS := trackio wandb
 MLFLOW_STAMP := $(MLFLOW)/.ratchet-ready
@@ -44,7 +46,7 @@ SITE := -W --keep-going -n -c tools/site -d .cache/doctrees .
 TWO := MAKEFLAGS= $(MAKE) --no-print-directory -j2 --output-sync=target
 
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel vllm test-vllm mlflow $(TRACKERS) test-trackers ray test-ray tasks test-tasks bench-learning walk-guides simulate bench-train bench-gateway bench-plane chaos prometheus console chromium test-browser console-pictures check lint type imports generated pages site-links format test test-all test-slow nightly test-unit test-contract \
+.PHONY: help setup wheel vllm test-vllm mlflow $(TRACKERS) test-trackers ray test-ray tasks test-tasks packs test-packs bench-learning walk-guides simulate bench-train bench-gateway bench-plane chaos prometheus console chromium test-browser console-pictures check lint type imports generated pages site-links format test test-all test-slow nightly test-unit test-contract \
 	test-integration $(FAST) test-clients demo demo-base learning up down env constraints docs shape
 
 help: ## this list
@@ -137,6 +139,17 @@ $(TASKS)/.ratchet-ready: tools/learning/worlds/tasks.txt | $(STAMP)
 		> "$$($(TASKS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/below.pth"
 	@touch $@
 
+packs: $(PACKS)/.ratchet-ready ## suites of other packages (agentdojo) beside all packages of .venv, in .packs: 90 MB; for `ratchet eval --suite` and `make test-packs`
+
+$(PACKS)/.ratchet-ready: tools/environment/packs.txt | $(STAMP)
+	@$(BIN)/python -m venv --clear $(PACKS)
+	@eval "$$($(BIN)/python tools/environment/uv_environment.py)"; \
+		if test -x $(BIN)/uv; then $(BIN)/uv pip install --quiet --no-deps --python $(PACKS)/bin/python -r $<; \
+		else $(PACKS)/bin/pip install --quiet --no-deps -r $<; fi
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+		> "$$($(PACKS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/below.pth"
+	@touch $@
+
 prometheus: $(STAMP) ## Debian's Prometheus, for the dashboards' tests: without one they are skipped and say so
 	@test -x $(DEBIAN)/usr/bin/prometheus || bash tools/environment/unpack_debian.sh prometheus $(DEBIAN)
 
@@ -202,7 +215,7 @@ test-all: test test-slow ## `make test`, then stacks, kills, models, the whole l
 	@$(MAKE) --no-print-directory test-browser test-vllm
 	@$(BIN)/python -m tests.support.targets
 
-nightly: test-all test-clients test-ray test-trackers test-tasks walk-guides simulate learning bench-learning ## everything that takes hours
+nightly: test-all test-clients test-ray test-trackers test-tasks test-packs walk-guides simulate learning bench-learning ## everything that takes hours
 
 simulate: $(STAMP) ## how often the canary errs and how soon it is rolled back: 5,000 rollouts a scene, days; goes on where it was stopped
 	$(BIN)/python -m tests.bench.simulate_canary --report docs/canary-simulation.md
@@ -280,6 +293,10 @@ test-ray: $(STAMP) ## trainings on Ray itself: minutes; skipped, with words, wit
 test-tasks: $(STAMP) ## readers and judges of public tasks on the packages themselves: a minute; skipped, with words, without `make tasks`
 	@if test -x $(TASKS)/bin/python; then $(TASKS)/bin/python -m pytest -q -p no:cacheprovider tests/tasks; \
 		else $(PYTEST) -p no:cacheprovider tests/tasks; fi
+
+test-packs: $(STAMP) ## suites of other packages on the packages themselves: a minute; skipped, with words, without `make packs`
+	@if test -x $(PACKS)/bin/python; then $(PACKS)/bin/python -m pytest -q -p no:cacheprovider tests/packs; \
+		else $(PYTEST) -p no:cacheprovider tests/packs; fi
 
 walk-guides: $(STAMP) ## the commands of the guides of operators, ML engineers and authors of agents, as they are printed, on stacks of their own: a quarter of an hour
 	@$(BIN)/python -m tools.docs.walk_guides docs/guides/operator.md docs/guides/ml-engineer.md docs/guides/agent-author.md

@@ -9,6 +9,9 @@ that installed packages declare as entry points of the kind's group:
 Names are known without importing anything; a variant is imported when it is first used, once in a process. One that
 does not fit its kind, cannot be imported, or has a name that is taken, is refused with a sentence that names its
 package. A built-in name is never replaced.
+
+An entry point that names an extra, `... = "acme_rewards:brevity [detoxify]"`, is there where a package of this name can
+be imported.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from typing import Any, Generic, TypeVar, cast
 
 from ratchet.core.errors import ConfigError
@@ -101,14 +105,14 @@ class PluginTable(Mapping[str, V], Generic[V]):
     def plugins(self, *, load: bool) -> Iterator[Plugin]:
         """All variants that are there, refused ones included; `load` imports them, else only names are compared."""
         yield from (Plugin(self.group, name, "built in") for name in self.built_in)
-        for entry in sorted(entry_points(group=self.group), key=lambda entry: (entry.name, package_of(entry))):
+        for entry in sorted(_entries(self.group), key=lambda entry: (entry.name, package_of(entry))):
             yield Plugin(self.group, entry.name, package_of(entry), self._refusal(entry, load=load))
 
     @cached_property
     def _declared(self) -> Mapping[str, list[EntryPoint]]:
         """What other packages declare, by name; built-in names left out."""
         declared: dict[str, list[EntryPoint]] = {}
-        for entry in entry_points(group=self.group):
+        for entry in _entries(self.group):
             if entry.name not in self.built_in:
                 declared.setdefault(entry.name, []).append(entry)
         return dict(sorted(declared.items()))
@@ -176,6 +180,10 @@ def instance_of(kind: type[V]) -> Callable[[str, object], V]:
         return candidate
 
     return fit
+
+
+def _entries(group: str) -> list[EntryPoint]:
+    return [entry for entry in entry_points(group=group) if all(map(find_spec, entry.extras))]
 
 
 def _and(entries: list[EntryPoint]) -> str:

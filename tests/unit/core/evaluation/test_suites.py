@@ -35,6 +35,7 @@ empty = Suite("has none", "acme.empty", list)
 expects_nothing = Suite("every answer is right", "acme.any", lambda: [Task(id="t", messages=[{}], expect=Expected())])
 one = Suite("has a single task", "acme.one", asks)
 """
+ABSENT, PRESENT = "of_absent", "of_present"
 ENTRIES = ("away", "empty", "expects_nothing", "one", "asks", "refusal")
 Policy = Callable[[Task], str]
 
@@ -42,7 +43,9 @@ Policy = Callable[[Task], str]
 @pytest.fixture
 def suites(tmp_path: Path) -> Iterator[PluginTable[Suite]]:
     """The table where a package has been installed."""
-    write_package(tmp_path, "acme_suites", ACME, {"ratchet.suites": {name: f"acme_suites:{name}" for name in ENTRIES}})
+    entries = {name: f"acme_suites:{name}" for name in ENTRIES}
+    entries |= {ABSENT: "acme_suites:one [acme_absent]", PRESENT: "acme_suites:one [acme_suites]"}
+    write_package(tmp_path, "acme_suites", ACME, {"ratchet.suites": entries})
     with installed(tmp_path):
         yield PluginTable(SUITES.group, SUITES.noun, SUITES.built_in, SUITES.fit)
 
@@ -171,3 +174,8 @@ def test_suite_of_a_package_takes_its_own_name_and_no_built_in_one(suites: Plugi
     assert len(suite_tasks("refusal", suites).tasks) == 100
     refused = [plugin.refused for plugin in suites.plugins(load=False) if plugin.refused]
     assert refused == ["the name is that of a built-in one"]
+
+
+def test_suite_of_an_extra_is_there_where_its_package_is(suites: PluginTable[Suite]) -> None:
+    assert (ABSENT in suites, PRESENT in suites) == (False, True)
+    assert not {plugin.name for plugin in suites.plugins(load=False)} & {ABSENT}
