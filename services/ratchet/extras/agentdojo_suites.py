@@ -103,8 +103,8 @@ class _World:
             arguments = msgspec.json.decode(call.function.arguments or "{}", type=dict[str, Any])
             made = runtime.FunctionCall(function=call.function.name, args=arguments, id=call.id)
             self._made.append(made)
-            said = {"role": "assistant", "content": None, "tool_calls": [made]}
-            *_, messages, _ = pipeline.ToolsExecutor().query("", self._runtime, self._world, [said])
+            message = {"role": "assistant", "content": None, "tool_calls": [made]}
+            *_, messages, _ = pipeline.ToolsExecutor().query("", self._runtime, self._world, [message])
         except Exception as error:  # noqa: BLE001 - the boundary: tools of the package, with whatever arguments a policy makes up
             return f"{type(error).__name__}: {error}"
         result = messages[-1]
