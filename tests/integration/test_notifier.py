@@ -24,6 +24,7 @@ from ratchet.core.service.settings import SharedSettings
 from ratchet.notifier import delivery
 from ratchet.notifier.app import Timing, build
 from ratchet.notifier.settings import Settings
+from ratchet.notifier.transports import by_apprise
 from tests.support.receivers import receiving
 from tests.support.running import connected, running_app
 from tests.support.servers import Broker
@@ -77,7 +78,8 @@ async def test_an_alert_and_its_end_reach_a_webhook_signed_and_once(shared: Shar
         assert sent[0] == ("critical: disk is wrong", None)
 
 
-async def test_text_reaches_a_service_of_apprise(shared: SharedSettings) -> None:
+async def test_text_reaches_a_service_of_apprise(shared: SharedSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(by_apprise, "ATTEMPT_S", 120.0)  # apprise takes long to import on a busy machine
     async with connected(shared) as bus, receiving() as receiver:
         url = receiver.url.replace("http://", "json://")
         async with notifier(shared, {"name": "team", "url": f"{url}/planted-secret"}):
