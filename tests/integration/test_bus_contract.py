@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,7 +19,7 @@ from ratchet.bus.envelope import Record
 from ratchet.bus.kv import Bucket
 from ratchet.bus.message import Message
 from ratchet.bus.ordered_reader import OrderedReader
-from ratchet.bus.projection import Projection, positions, project
+from ratchet.bus.projection import Projection, Together, positions, project
 from ratchet.bus.pull_consumer import ask
 from ratchet.bus.received import Received
 from ratchet.bus.registry import Bounds
@@ -614,6 +615,35 @@ async def test_the_broker_reports_how_far_a_consumer_is(connect: Connect) -> Non
             await eventually(settled)
 
 
+async def test_consumer_keeps_no_place_until_it_is_needed(connect: Connect) -> None:
+    taken: list[int] = []
+    needed = asyncio.Event()
+
+    async def take(received: Received[Order]) -> Sequence[Message]:
+        taken.append(received.message.number)
+        return []
+
+    async def place() -> bool:
+        return not (await ask(bus.nc, "CONSUMER.INFO.ORDERS.bills", _Info)).error
+
+    async def is_needed() -> bool:
+        return needed.is_set()
+
+    async with connect() as bus:
+        await bus.publish_all(orders(1))
+        async with running(subscribe(bus, "bills", {Order: each(take)})):  # as before it could be left out
+            await eventually(lambda: true(taken == [1]))
+        async with running(subscribe(bus, "bills", {Order: each(take)}, needed=is_needed)):
+            await eventually(lambda: _not(place()))
+            await bus.publish_all(orders(2))
+            needed.set()
+            await eventually(lambda: true(taken == [1, 1, 2]))
+
+
+async def _not(value: Awaitable[bool]) -> bool:
+    return not await value
+
+
 # Projections
 
 
@@ -673,6 +703,33 @@ async def test_two_projections_of_one_name_fold_nothing_twice(connect: Connect) 
         async with running(third := counting(bus)):
             await third.wait_for(29, 40)
             assert third.state("de") == [number for number in range(1, 31) if number != 13]
+
+
+async def test_projections_fold_together_each_from_its_own_place(connect: Connect) -> None:
+    spec = CONTRACTS.projections["orders-by-country"]
+
+    def numbered(state: list[int] | None, received: Received[Message]) -> list[int]:
+        return [*(state or []), received.sequence]
+
+    def other() -> Projection[list[int]]:
+        return Projection(bus, replace(spec, name="sequences"), kind=list[int], key_of=lambda _: "all", step=numbered)
+
+    async with connect() as bus:
+        await bus.publish_all(orders(1, 2))
+        async with running(alone := counting(bus)):
+            await alone.wait_for(2, 40)
+        first, second = counting(bus), other()
+        async with running(Together(bus, first, second)):
+            await bus.publish_all(orders(3))
+            for projection in (first, second):
+                await projection.wait_for(3, 40)
+        assert (first.state("de"), second.state("all")) == ([1, 2, 3], [1, 2, 3])
+        await Bucket(bus, spec.bucket, str).put("sequences.all", "no longer what it was")
+        first, second = counting(bus), other()
+        async with running(Together(bus, first, second)):
+            await bus.publish_all(orders(4))
+            await first.wait_for(4, 40)
+            assert (first.state("de"), second.state("all")) == ([1, 2, 3, 4], None)
 
 
 # Reading in order

@@ -64,6 +64,8 @@ MEASURE_S = 15.0
 """How often it is asked how long the oldest message has waited."""
 FORGOTTEN_S = 86_400.0
 """After so long without a request the broker forgets an optional consumer: it begins again with what there is then."""
+OPEN_S = 1.0
+"""How often a consumer that is not open looks whether it can be, and whether it is needed by now."""
 
 _TOKEN = re.compile(r"[a-z_]+")
 """A reason that a subject can hold."""
@@ -120,6 +122,8 @@ Handlers = Mapping[type[Message], BatchHandler]
 """Message type -> what handles a batch of them."""
 Delivery = tuple[Msg, Received[Message]]
 """A delivery, and what was read of it."""
+Needed = Callable[[], Awaitable[bool]]
+"""Whether a consumer has anything to do with messages by now. Raises `Unavailable`."""
 OnDead = Callable[[Sequence[int]], Awaitable[None]]
 """Called with the sequences of dead messages before their dead letters are published, at every attempt at that."""
 
@@ -143,7 +147,7 @@ def each(handler: Callable[[Received[M]], Awaitable[Sequence[Message]]]) -> Batc
     return handle
 
 
-def subscribe(
+def subscribe(  # noqa: PLR0913 - keywords, each with a default
     bus: Bus,
     name: str,
     handlers: Handlers,
@@ -151,15 +155,17 @@ def subscribe(
     parameters: Mapping[str, str] = MappingProxyType({}),
     bounds: Bounds = AS_DECLARED,
     on_dead: OnDead | None = None,
+    needed: Needed | None = None,
 ) -> Consumer:
     """The consumer that the registry calls `name`; its `run` hands messages to `handlers`, by their type.
 
     `parameters` fill the places in its name, such as `<pool>`; `bounds` are this installation's own. `on_dead` is
-    called with the sequences of dead messages before their dead letters are published. Raises `ConfigError` unless
-    the registry has such a consumer, with these parameters and exactly these messages.
+    called with the sequences of dead messages before their dead letters are published. Until `needed` says so nothing
+    is delivered, and the broker keeps no place for it: then it begins with what the stream holds. Raises `ConfigError`
+    unless the registry has such a consumer, with these parameters and exactly these messages.
     """
     spec = declared("consumer", name, bus.contracts.consumers).filled(parameters)
-    consumer = Consumer(bus, spec.within(bounds), handlers, on_dead)
+    consumer = Consumer(bus, spec.within(bounds), handlers, on_dead, needed)
     bus.opened.add(name)
     return consumer
 
@@ -178,7 +184,14 @@ class Consumer:
     In memory are the batch at hand and what the `PullConsumer` has in advance, both bounded in bytes.
     """
 
-    def __init__(self, bus: Bus, spec: ConsumerSpec, handlers: Handlers, on_dead: OnDead | None = None) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        spec: ConsumerSpec,
+        handlers: Handlers,
+        on_dead: OnDead | None = None,
+        needed: Needed | None = None,
+    ) -> None:
         """Raises `ConfigError` unless there is a handler for each topic of `spec`, and no other."""
         by_topic = {kind.TOPIC: handler for kind, handler in handlers.items()}
         check_handled(f"consumer {spec.name}", spec.topics, by_topic)
@@ -186,6 +199,10 @@ class Consumer:
         self._spec = spec
         self._handlers = {topic: by_topic[topic] for topic in spec.topics}
         self._on_dead = on_dead
+        self._needed = needed
+        # Looked up once: each look-up costs a message as much as its ack.
+        self._handled = {kind: HANDLED.labels(spec.name, kind.__name__.lower()) for kind in (Done, Retry, Dead)}
+        self._sequence = SEQUENCE.labels(spec.name)
         self._stopping = asyncio.Event()
         self._at_hand: Sequence[Msg] = ()
         self._failures: dict[int, int] = {}
@@ -232,13 +249,18 @@ class Consumer:
         self._deliveries.interrupt()
 
     async def _open(self) -> None:
+        given_up = False
         while not self._stopping.is_set():
             try:
-                await self._deliveries.open()
-                return
-            except (nats.errors.Error, JetStreamError, TimeoutError) as error:
+                if self._needed is None or await self._needed():
+                    await self._deliveries.open()
+                    return
+                if not given_up:  # it may have been needed before
+                    await self._deliveries.give_up()
+                given_up = True
+            except (nats.errors.Error, JetStreamError, TimeoutError, Unavailable) as error:
                 log.warning("waiting for the broker", consumer=self._spec.name, reason=repr(error))
-                await asyncio.sleep(1.0)
+            await asyncio.sleep(OPEN_S)
 
     async def _pull(self) -> list[Msg]:
         try:
@@ -380,7 +402,7 @@ class Consumer:
                     await self._bus.publish_all(outcome.events, cause=received)
                 await message.ack()
                 self._failures.pop(received.sequence, None)
-                SEQUENCE.labels(self._spec.name).set(received.sequence)
+                self._sequence.set(received.sequence)
         except (ContractError, Rejected) as error:  # its answer can never be published
             await self._dead_letter([(message, Dead("rejected", f"its answer was refused: {error}"))])
         except (RatchetError, nats.errors.Error) as error:
@@ -474,7 +496,7 @@ class Consumer:
             self._count(Retry(reason))
 
     def _count(self, outcome: Done | Retry | Dead) -> None:
-        HANDLED.labels(self._spec.name, type(outcome).__name__.lower()).inc()
+        self._handled[type(outcome)].inc()
 
     async def _measure(self) -> None:
         """Show how long the oldest message waits; what waits in a work queue is work to come."""

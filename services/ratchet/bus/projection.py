@@ -15,6 +15,7 @@ belongs among the notes of a service, since the service does its work: waiting w
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import blake2b
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 import nats.errors
@@ -39,7 +40,7 @@ from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.bus.received import Received
 from ratchet.bus.registry import ProjectionSpec, declared
 from ratchet.bus.tasks import with_pauses
-from ratchet.core.errors import Conflict, ContractError, Unavailable, Unreadable
+from ratchet.core.errors import ConfigError, Conflict, ContractError, Unavailable, Unreadable
 
 log = structlog.get_logger()
 
@@ -185,7 +186,7 @@ class Projection(Generic[S]):
         self._looked_at = 0.0
         self._reported_until = 0.0
         self._progress = asyncio.Condition()
-        self._stopping = False
+        self._alone = Together(bus, self)
 
     def state(self, key: str) -> S | None:
         """The newest state of `key`, None while nothing was folded into it."""
@@ -197,9 +198,19 @@ class Projection(Generic[S]):
         return {key: folded.state for key, folded in self._folded.items()}
 
     @property
+    def spec(self) -> ProjectionSpec:
+        """What the registry says of it."""
+        return self._spec
+
+    @property
     def stream(self) -> str:
         """The stream that is folded."""
         return self._spec.stream
+
+    @property
+    def applied(self) -> int:
+        """Up to which sequence the stream is folded."""
+        return self._applied
 
     def sequence(self, key: str) -> int:
         """Sequence of the last message that is in the state of `key`; 0 while there is none."""
@@ -222,36 +233,13 @@ class Projection(Generic[S]):
 
     async def run(self) -> None:
         """Fold until stopped; whatever breaks, read the stored state again and go on from there."""
-        while not self._stopping:
-            try:
-                await self._follow()
-            except (*PASSING, Unreadable) as error:
-                log.warning("projection starts over", projection=self._name, reason=repr(error))
-                await asyncio.sleep(0.5)
+        await self._alone.run()
 
     async def stop(self) -> None:
         """Store what is folded and return from `run`."""
-        self._stopping = True
+        await self._alone.stop()
 
-    async def _follow(self) -> None:
-        await self._load()
-        filters = self._bus.contracts.filters(self._spec.topics)
-        reader = OrderedReader(self._bus, self._spec.stream, filters, start=self._applied + 1)
-        try:
-            await reader.open()
-            while not self._stopping:
-                batch = await reader.next(wait_s=0.5)
-                if batch:
-                    await self._apply(batch)
-                elif not await self._skip_ahead(reader):
-                    break
-                if self._applied != self._saved and time.monotonic() - self._saved_at >= STORED_S:
-                    await self._save()
-            await self._save()
-        finally:
-            await reader.close()
-
-    async def _load(self) -> None:
+    async def load(self) -> None:
         """Take over what is stored. The cursor is read first: a state may be ahead of it, but must not be behind."""
         prefix = f"{self._name}."
         with suppress(Conflict):  # then another process has stored what it folded, or the broker lost all it had
@@ -278,9 +266,9 @@ class Projection(Generic[S]):
         self._saved = cursor.sequence
         start = await self._start_after(cursor, extent)
         if start != cursor.sequence or cursor.made != extent.made:
-            await self._progress_to(start)
+            await self.progress_to(start)
             await self._save_cursor()
-        await self._progress_to(start)
+        await self.progress_to(start)
 
     async def _start_after(self, cursor: Cursor, extent: Extent) -> int:
         """The sequence behind which folding goes on; says so when that is not simply the cursor's."""
@@ -312,25 +300,26 @@ class Projection(Generic[S]):
             await self._bus.publish(self._on_gap(gap))
         self._reported_until = time.monotonic() + REPORT_S
 
-    async def _apply(self, batch: Sequence[Msg]) -> None:
-        """Fold a batch."""
-        async for message in with_pauses(batch):
-            try:
-                received, _ = self._bus.read(message, self._spec.topics)
-                key = self._key_of(received)
-                before = self._folded.get(key) if key is not None else None
-                if key is not None and self._fold_one(key, received):
-                    self._changed.setdefault(key, before)
-            except ContractError:
-                continue  # the consumer loop has made it a dead letter; a fold skips it, every time alike
-            except Exception as error:  # noqa: BLE001 - the boundary: one message must not stop all that follow it
-                self._skip(message.metadata.sequence.stream, error)
-        await self._progress_to(batch[-1].metadata.sequence.stream)
+    def fold(self, received: Received[Message]) -> None:
+        """Fold a message, unless its place is folded already."""
+        if received.sequence <= self._applied:
+            return
+        try:
+            key = self._key_of(received)
+            before = self._folded.get(key) if key is not None else None
+            if key is not None and self._fold_one(key, received):
+                self._changed.setdefault(key, before)
+        except Exception as error:  # noqa: BLE001 - the boundary: one message must not stop all that follow it
+            self.skip(received.sequence, error)
 
-    async def _save(self) -> None:
-        """Store the states that changed, then the cursor: a crash in between folds nothing twice."""
-        await self._store_changed()
-        await self._save_cursor()
+    async def save(self, *, after_s: float = 0.0) -> None:
+        """Store the states that changed, then the cursor: a crash in between folds nothing twice.
+
+        Nothing where that was done less than `after_s` ago, or there is nothing new since.
+        """
+        if not after_s or (self._applied != self._saved and time.monotonic() - self._saved_at >= after_s):
+            await self._store_changed()
+            await self._save_cursor()
 
     async def _store_changed(self) -> None:
         for key in sorted(self._changed):
@@ -340,19 +329,20 @@ class Projection(Generic[S]):
             except PASSING:
                 raise
             except Exception as error:  # noqa: BLE001 - the boundary: a state that cannot be stored stops no other
-                self._skip(self._folded.pop(key).applied_seq, error)
+                self.skip(self._folded.pop(key).applied_seq, error)
                 if before is not None:
                     self._folded[key] = before
         if self._changed:
             self._changed.clear()
             self._stored_marks = tuple(self._recent)
 
-    def _skip(self, sequence: int, error: Exception) -> None:
+    def skip(self, sequence: int, error: Exception) -> None:
+        """Go on without a message, or a state, that cannot be folded."""
         self._skipped.inc()
         described = failure(error, self._bus.contracts.mask)
         log.error("cannot be folded", projection=self._name, sequence=sequence, **described)
 
-    async def _skip_ahead(self, reader: OrderedReader) -> bool:
+    async def skip_ahead(self, reader: OrderedReader) -> bool:
         """Move the cursor over messages that are none of ours. False when the stream is another one by now."""
         if time.monotonic() - self._looked_at < SKIP_S:
             return True
@@ -361,10 +351,11 @@ class Projection(Generic[S]):
         if extent.made != self._made:
             return False
         if extent.last > self._applied and reader.is_at_end(await reader.state()):
-            await self._progress_to(extent.last)
+            await self.progress_to(extent.last)
         return True
 
-    async def _progress_to(self, sequence: int) -> None:
+    async def progress_to(self, sequence: int) -> None:
+        """What waits for a sequence up to here goes on."""
         async with self._progress:
             self._applied = sequence
             self._progress.notify_all()
@@ -409,3 +400,81 @@ class Projection(Generic[S]):
             self._revisions[key] = await self._states.update(name, folded, self._revisions[key])
         else:
             self._revisions[key] = await self._states.create(name, folded)
+
+
+class Together:
+    """Several projections of the same topics by one reader: each message is delivered and read once.
+
+    Each has its own states and its own place, and skips what lies before it. One whose states cannot be read holds up
+    no other: all begin again after a while, each from its place, and it is tried again.
+    """
+
+    def __init__(self, bus: Bus, *projections: Projection[Any]) -> None:
+        """Raises `ConfigError` for projections of different topics."""
+        self._bus = bus
+        self._projections = projections
+        self._spec = projections[0].spec
+        if any(each.spec.topics != self._spec.topics for each in projections):
+            raise ConfigError(f"what is folded together with {self._spec.name} is of other topics")
+        self._stopping = False
+
+    async def run(self) -> None:
+        """Fold until stopped; whatever breaks, read the stored states again and go on from there."""
+        while not self._stopping:
+            try:
+                await self._follow()
+            except (*PASSING, Unreadable) as error:
+                log.warning("projection starts over", projection=self._spec.name, reason=repr(error))
+                await asyncio.sleep(0.5)
+
+    async def stop(self) -> None:
+        """Store what is folded and return from `run`."""
+        self._stopping = True
+
+    async def _follow(self) -> None:
+        loaded = await self._load()
+        deadline = time.monotonic() + (SKIP_S if len(loaded) < len(self._projections) else math.inf)
+        filters = self._bus.contracts.filters(self._spec.topics)
+        reader = OrderedReader(self._bus, self._spec.stream, filters, start=min(each.applied for each in loaded) + 1)
+        try:
+            await reader.open()
+            while not self._stopping and time.monotonic() < deadline:
+                batch = await reader.next(wait_s=0.5)
+                if batch:
+                    await self._fold(loaded, batch)
+                elif not all([await each.skip_ahead(reader) for each in loaded]):
+                    break
+                for each in loaded:
+                    await each.save(after_s=STORED_S)
+            for each in loaded:
+                await each.save()
+        finally:
+            await reader.close()
+
+    async def _load(self) -> list[Projection[Any]]:
+        """Those whose states can be read. Raises `Unreadable` where there is none."""
+        loaded: list[Projection[Any]] = []
+        for each in self._projections:
+            try:
+                await each.load()
+                loaded.append(each)
+            except Unreadable as error:
+                if each is self._projections[-1] and not loaded:
+                    raise
+                log.warning("projection starts over", projection=each.spec.name, reason=repr(error))
+        return loaded
+
+    async def _fold(self, loaded: Sequence[Projection[Any]], batch: Sequence[Msg]) -> None:
+        async for message in with_pauses(batch):
+            try:
+                received, _ = self._bus.read(message, self._spec.topics)
+            except ContractError:
+                continue  # the consumer loop has made it a dead letter; a fold skips it, every time alike
+            except Exception as error:  # noqa: BLE001 - the boundary: one message must not stop all that follow it
+                for each in loaded:
+                    each.skip(message.metadata.sequence.stream, error)
+                continue
+            for each in loaded:
+                each.fold(received)
+        for each in loaded:
+            await each.progress_to(max(each.applied, batch[-1].metadata.sequence.stream))

@@ -42,6 +42,8 @@ BATCH_BYTES = 16 * 1024 * 1024
 """Bytes of one batch, unpacked: typed messages and the rows made of them take several times as much."""
 COMPLETED = "Batch Completed"
 """What the server says when a request has brought all its messages and fewer than its bytes: nothing is lost."""
+SOON_S = 1.0
+"""A consumer that is given up is forgotten after so long, unless another process pulls from it."""
 ANSWER_S = 5.0
 """Longest wait for what the broker knows."""
 OVERHEAD = 64 * 1024
@@ -137,6 +139,10 @@ class PullConsumer:
         if self._subscription is None:
             self._subscription = await self._nc.subscribe(self._nc.new_inbox(), cb=self._on_message)
         self._credit = 0
+
+    async def give_up(self) -> None:
+        """Let the broker forget a durable one in a moment: for that a program needs no right to remove any."""
+        await self._nc.jetstream().add_consumer(self._stream, config=self._config.evolve(inactive_threshold=SOON_S))
 
     async def next_batch(self, wait_s: float) -> list[Msg]:
         """Up to `batch` messages: waits up to `wait_s` for the first, then at most the linger for more.

@@ -3,11 +3,12 @@
 RL_TRAJECTORIES ── Consumer ─┬─ handlers.RewardComputer ── Facts (ClickHouse, reads)
 RL_FEEDBACK ────── Consumer ─┘      │  └─ Reward (published by the loop)
 RL_TRAJECTORIES ── Projection turn-history ───┤  all in the bucket `baselines`
-RL_REWARDS ─┬───── Projection score-windows ──┘
-            ├───── Projection reward-drift ────── drift_alerts.DriftAlerts ── Alert
-            ├───── Consumer ──── judging.Judging ── ChatJudge (the gateway, or a server of its own)
+RL_REWARDS ─┬─┬─── Projection score-windows ──┘
+            │ └─── Projection reward-drift ────── drift_alerts.DriftAlerts ── Alert
+            ├╌╌╌╌╌ Consumer ──── judging.Judging ── ChatJudge (the gateway, or a server of its own)
             │                       └─ Feedback (published by the loop; it comes back as the next revision)
-            └───── Consumer ──── scoring.Scoring ── RewardScores (an engine) ── Feedback
+            └╌╌╌╌╌ Consumer ──── scoring.Scoring ── RewardScores (an engine) ── Feedback
+╌╌╌ only while the function in force asks judges, or reward models
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.consumer import subscribe
 from ratchet.bus.kv import Bucket
 from ratchet.bus.ordered_reader import OrderedReader
-from ratchet.bus.projection import Projection, project
+from ratchet.bus.projection import Projection, Together, project
 from ratchet.bus.registry import AS_DECLARED, Bounds
 from ratchet.core.contract import Feedback, Reward, Trajectory
 from ratchet.core.contract.state import JUDGE_SPEND, JUDGEMENTS, REWARD_FUNCTIONS
@@ -108,8 +109,11 @@ async def assembled(
     consumers = [
         subscribe(bus, "reward-trajectories", {Trajectory: computer.first_rewards}, bounds=bounds),
         subscribe(bus, "reward-feedback", {Feedback: computer.revisions}, bounds=bounds),
-        subscribe(bus, "reward-judge", {Reward: judging.judgements}, bounds=bounds),
-        subscribe(bus, "reward-model", {Reward: scoring.scores}, bounds=bounds),
+        # Two, each with its own place: a judge that is away for an hour holds up no reward model. They are there only
+        # where the function in force asks; who is asked for the first time goes through what RL_REWARDS holds, of which
+        # only what that function has computed asks anything.
+        subscribe(bus, "reward-judge", {Reward: judging.judgements}, bounds=bounds, needed=judging.is_needed),
+        subscribe(bus, "reward-model", {Reward: scoring.scores}, bounds=bounds, needed=scoring.is_needed),
     ]
     checks = {"broker": bus.check, "warehouse": warehouse.check}
     notes = {
@@ -121,7 +125,8 @@ async def assembled(
         "judge": judged.check,
         "reward-model": scored.check,
     }
-    return App(NAME, [histories, windows, drift, watcher, settled, *consumers, judging], checks, notes=notes)
+    of_rewards = Together(bus, windows, drift)  # each with its own place, and what it folds it reads once
+    return App(NAME, [histories, of_rewards, watcher, settled, *consumers, judging], checks, notes=notes)
 
 
 def functions_of(settings: Settings, bus: Bus) -> Functions:

@@ -78,6 +78,10 @@ class Judging:
         """Leave the judges that have not answered: a service that stops waits for none of them."""
         self._stopping.set()
 
+    async def is_needed(self) -> bool:
+        """Whether the function in force asks a judge about any role. Raises `BusUnavailable`."""
+        return (await self.functions.in_force()).asks_judges
+
     async def judgements(self, batch: Sequence[Received[Reward]]) -> Sequence[Outcome]:
         """Judge the trajectories of rewards. Raises `Unavailable` where ClickHouse or the broker is away."""
         spec = await self.functions.in_force()

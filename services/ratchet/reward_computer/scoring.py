@@ -52,6 +52,10 @@ class Scoring:
     notes: ModelNotes
     _at_once: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE), init=False)
 
+    async def is_needed(self) -> bool:
+        """Whether the function in force asks a reward model about any role. Raises `BusUnavailable`."""
+        return (await self.functions.in_force()).asks_reward_models
+
     async def scores(self, batch: Sequence[Received[Reward]]) -> Sequence[Outcome]:
         """Score the trajectories of rewards. Raises `Unavailable` where ClickHouse or the broker is away."""
         spec = await self.functions.in_force()

@@ -132,6 +132,10 @@ class _FakePullConsumer(PullConsumer):
     async def delete(self) -> None:
         self._held.consumers.pop(self._name, None)
 
+    async def give_up(self) -> None:
+        self._broker.check()
+        await self.delete()
+
     @property
     def _opened(self) -> FakeConsumer:
         assert self._consumer is not None, "open() comes first"  # noqa: S101 - a programming error

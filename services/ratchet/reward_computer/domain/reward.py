@@ -117,6 +117,16 @@ class RewardSpec:
             return None
         return self.reward_models.get(role) or self.reward_models.get(DEFAULT_ROLE)
 
+    @cached_property
+    def asks_judges(self) -> bool:
+        """Whether some role has a judge that counts."""
+        return any(map(self.judge_of, {DEFAULT_ROLE, *self.weights, *self.judges}))
+
+    @cached_property
+    def asks_reward_models(self) -> bool:
+        """Whether some role has a reward model that counts."""
+        return any(map(self.reward_model_of, {DEFAULT_ROLE, *self.weights, *self.reward_models}))
+
     def _asked(self, role: str) -> Mapping[str, float]:
         """The weights that the settings give a role's components."""
         return self.weights.get(role) or self.weights.get(DEFAULT_ROLE) or DEFAULT_WEIGHTS
