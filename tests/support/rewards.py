@@ -94,6 +94,10 @@ class StoredFacts:
     async def feedback(self, keys: Iterable[Key]) -> Mapping[Key, Sequence[Any]]:
         return await self._of("feedback", keys)
 
+    async def assessments(self, keys: Iterable[Key]) -> tuple[Mapping[Key, Sequence[Any]], Mapping[Key, Sequence[Any]]]:
+        keys = list(keys)
+        return await self.rewards(keys), await self.feedback(keys)
+
     async def _of(self, table: str, keys: Iterable[Key]) -> Mapping[Key, Sequence[Any]]:
         await self._pause()
         rows: dict[Key, list[Any]] = defaultdict(list)

@@ -94,9 +94,7 @@ class RewardComputer:
         await self.windows.wait_for(self.windows_from)
         stored = await self._stored("trajectories", batch)
         keys = {_key(received.message) for received in batch}
-        known = _Known(
-            await self.functions.in_force(), {}, await self.facts.rewards(keys), await self.facts.feedback(keys)
-        )
+        known = _Known(await self.functions.in_force(), {}, *await self.facts.assessments(keys))
         return _each_event_once([self._first_reward(received, stored, known) async for received in with_pauses(batch)])
 
     async def revisions(self, batch: Sequence[Received[Feedback]]) -> Sequence[Outcome]:
@@ -104,12 +102,8 @@ class RewardComputer:
         await self.windows.wait_for(self.windows_from)
         stored = await self._stored("feedback", batch)
         keys = {_key(received.message) for received in batch}
-        known = _Known(
-            await self.functions.in_force(),
-            await self.facts.trajectories(keys),
-            await self.facts.rewards(keys),
-            await self.facts.feedback(keys),
-        )
+        spec, trajectories = await self.functions.in_force(), await self.facts.trajectories(keys)
+        known = _Known(spec, trajectories, *await self.facts.assessments(keys))
         updated = {_key(received.message) for received in batch if received.message.kind == UPDATE}
         places = await self.facts.places(updated) if updated else {}
         return _each_event_once(

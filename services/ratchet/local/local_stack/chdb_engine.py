@@ -24,6 +24,9 @@ from ratchet.local.local_stack.clickhouse_access import engine_config, engine_us
 from ratchet.local.local_stack.clickhouse_statement import ProtocolError, Statement
 from ratchet.local.local_stack.storage_keys import CLICKHOUSE_KEY
 
+OF_AN_INSERT = "insert_deduplication_token"
+"""The setting that each insert has of its own."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -48,15 +51,12 @@ class _Connection:
         """Bring settings and database to what this statement asks for."""
         if strange := next((name for name in statement.settings if not name.isidentifier()), None):
             raise ProtocolError(115, "UNKNOWN_SETTING", f"Unknown setting '{strange}'")
-        stale = [f"{name} = DEFAULT" for name in self.settings if name not in statement.settings]
-        fresh = [
-            f"{name} = {_quoted(value)}"
-            for name, value in statement.settings.items()
-            if self.settings.get(name) != value
-        ]
+        lasting = _lasting(statement)
+        stale = [f"{name} = DEFAULT" for name in self.settings if name not in lasting]
+        fresh = [f"{name} = {_quoted(value)}" for name, value in lasting.items() if self.settings.get(name) != value]
         if stale or fresh:
             self.raw.query("SET " + ", ".join(stale + fresh), "Null")
-            self.settings = dict(statement.settings)
+            self.settings = lasting
         if statement.database is not None and statement.database != self.database:
             self.raw.query(f"USE {_quoted(statement.database, '`')}", "Null")
             self.database = statement.database
@@ -81,11 +81,13 @@ class _Connection:
         """
         if not statement.body:
             return Answer(b"")
+        settings = statement.insert_settings
+        if token := statement.settings.get(OF_AN_INSERT):
+            settings = f"{settings}, " if settings else "SETTINGS "
+            settings += f"{OF_AN_INSERT} = {_quoted(token)}"
         with _in_memory(statement.body) as path:
             source = f"FROM INFILE '{path}' COMPRESSION 'none'"
-            result = self.raw.query(
-                f"{statement.sql} {source} {statement.insert_settings} FORMAT {statement.insert_format}", "Null"
-            )
+            result = self.raw.query(f"{statement.sql} {source} {settings} FORMAT {statement.insert_format}", "Null")
         return Answer(b"", rows_written=result.rows_written(), elapsed_s=result.elapsed())
 
 
@@ -137,7 +139,9 @@ class ChdbEngine:
         """A connection for one statement; one that may carry something over is not used again."""
         with self._mutex:
             idle = self._idle[statement.read_only]
-            connection = idle.pop() if idle else _Connection(self._connect(statement.read_only))
+            lasting = _lasting(statement)  # to bring one to other settings is a statement too
+            place = next((place for place, one in enumerate(idle) if one.settings == lasting), -1)
+            connection = idle.pop(place) if idle else _Connection(self._connect(statement.read_only))
         clean = False
         try:
             yield connection
@@ -163,6 +167,12 @@ def _address(data_dir: Path, memory_bytes: int) -> str:
     write_whole(users, engine_users().encode(), mode=PRIVATE, durable=False)
     write_whole(config, engine_config(str(users.resolve()), memory_bytes, keys).encode(), mode=PRIVATE, durable=False)
     return f"{data_dir}?config-file={quote(str(config.resolve()))}"
+
+
+def _lasting(statement: Statement) -> dict[str, str]:
+    """The settings that a connection has for a statement; the others stand in it."""
+    inserts = statement.insert_format is not None
+    return {name: value for name, value in statement.settings.items() if not inserts or name != OF_AN_INSERT}
 
 
 def _quoted(text: str, mark: str = "'") -> str:
