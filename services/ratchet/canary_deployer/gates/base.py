@@ -80,6 +80,8 @@ class LoggedPrompt(msgspec.Struct, frozen=True, kw_only=True):
     tools: list[JsonObject] = []
     sampling: JsonObject = {}
     metadata: JsonObject = {}
+    parameters: JsonObject = {}
+    """What else the request asked for, where the candidate is to be asked the same."""
 
 
 class LoggedPrompts(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +96,10 @@ Complete = Callable[[PolicyVersion, LoggedPrompt], Awaitable[JsonObject]]
 """The next message of a policy; no tool is called. Raises `Unavailable` or `Rejected`."""
 
 
+Judge = Callable[[str, Sequence[JsonObject]], Awaitable[HeldoutRun]]
+"""What the role's evaluator says of answers: each has `task`, `messages`, `tools` and `answer`."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReplayTools:
     """Servers and command of a shadow replay."""
@@ -101,8 +107,7 @@ class ReplayTools:
     prompts: Callable[[PolicyVersion, int], Awaitable[LoggedPrompts]]
     """The newest ones, so many at most, that a candidate has not learned from. Raises `Unavailable` or `Rejected`."""
     complete: Complete
-    judge: Callable[[str, Sequence[JsonObject]], Awaitable[HeldoutRun]]
-    """What the role's evaluator says of answers: each has `task`, `messages`, `tools` and `answer`."""
+    judge: Judge
 
 
 Ask = Callable[[PolicyVersion, LoggedPrompt, int | None], Awaitable[None]]

@@ -5,9 +5,7 @@ candidate that passed starts at a higher weight; after every other outcome an op
 (`gating.timely_decision`). No tool is called, no answer reaches a user. The gate asks both policies by name, so that
 their answers are in no statistic and no training.
 
-The evaluator sees every answer under an id that names no policy, in an order that follows from these ids. A missing
-answer or judgement counts with the value that is worst for the candidate: 0 for the candidate, 1 for stable. A next
-call is not a trajectory: that its answers are as good says nothing of where they lead. So a passed replay gives a
+How answers are judged: `answer_pairs`. A next call is not a trajectory: that its answers are as good says nothing of where they lead. So a passed replay gives a
 higher first weight, and is in no test of traffic.
 """
 
@@ -19,10 +17,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ratchet.bus.message import JsonObject, named_id
+from ratchet.bus.message import JsonObject
 from ratchet.canary_deployer.domain.gating import REPLAY
-from ratchet.canary_deployer.domain.paired import Played, compare
+from ratchet.canary_deployer.domain.paired import compare
 from ratchet.canary_deployer.domain.rollout import FAILED, NOT_RUN, PASSED, GateResult
+from ratchet.canary_deployer.gates.answer_pairs import Pair, judge_pairs, pair_of
 from ratchet.canary_deployer.gates.base import Complete, LoggedPrompt, LoggedPrompts, ReplayTools
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.errors import Rejected, Unavailable
@@ -38,25 +37,6 @@ DEADLINE_S = 1800.0
 """For all answers, and as much for all judgements."""
 AT_A_TIME = 4
 """Prompts that are asked at the same time: the engine serves users meanwhile."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """One prompt, and each policy's answer; None where it did not answer."""
-
-    candidate_id: str
-    """Stands for the candidate's answer, and names no policy; so does `stable_id` for stable's."""
-    stable_id: str
-    prompt: JsonObject
-    """`messages` and `tools`."""
-    candidate: JsonObject | None
-    stable: JsonObject | None
-
-    @property
-    def questions(self) -> list[JsonObject]:
-        """The answers as the evaluator gets them."""
-        answers = ((self.candidate_id, self.candidate), (self.stable_id, self.stable))
-        return [{"task": task, **self.prompt, "answer": answer} for task, answer in answers if answer is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,24 +75,14 @@ async def _replay(
     except TimeoutError:
         return _not_run(f"not all prompts were answered after {DEADLINE_S:g} s", evidence)
     evidence |= {
-        "candidate_unanswered": sum(pair.candidate is None for pair in pairs),
-        "stable_unanswered": sum(pair.stable is None for pair in pairs),
         "turns_digest": hashlib.sha256(turns.encode()).hexdigest(),
         "seconds": round(time.monotonic() - started, 1),
     }
-    if all(pair.stable is None for pair in pairs):
-        return _not_run("stable answered no prompt", evidence)
-    questions = sorted(
-        (question for pair in pairs for question in pair.questions), key=lambda question: str(question["task"])
-    )
-    run = await tools.judge(candidate.role, questions)
-    scores = run.played.scores
-    evidence |= {"unjudged": len(questions) - len(scores), "malformed_lines": run.played.malformed}
-    problem = run.problem or _misjudged(run.played, {str(question["task"]) for question in questions})
-    if problem is not None:
-        return _not_run(f"the evaluator's judgement is no use: {problem}", evidence)
-    differences = [scores.get(pair.candidate_id, 0.0) - scores.get(pair.stable_id, 1.0) for pair in pairs]
-    comparison = compare(differences, CONFIDENCE, MARGIN)
+    judged = await judge_pairs(tools.judge, candidate.role, pairs)
+    evidence |= judged.evidence
+    if judged.problem is not None:
+        return _not_run(judged.problem, evidence)
+    comparison = compare(judged.differences, CONFIDENCE, MARGIN)
     outcome = PASSED if comparison.passed else FAILED
     return GateResult(REPLAY, outcome, f"{NOT_TRAFFIC}: {comparison.sentence()}", {**evidence, **comparison.figures()})
 
@@ -132,25 +102,11 @@ async def _ask_both(
     async def ask(prompt: LoggedPrompt) -> Pair:
         async with room:
             fresh, usual = await answer(candidate, prompt), await answer(stable, prompt)
-        return Pair(
-            candidate_id=named_id("replay", prompt.turn_id, candidate.digest),
-            stable_id=named_id("replay", prompt.turn_id, stable.digest),
-            prompt={"messages": prompt.messages, "tools": prompt.tools},
-            candidate=fresh,
-            stable=usual,
-        )
+        return pair_of(prompt, (candidate, fresh), (stable, usual))
 
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(ask(prompt)) for prompt in prompts]
     return [task.result() for task in tasks]
-
-
-def _misjudged(played: Played, tasks: set[str]) -> str | None:
-    if played.scores.keys() - tasks:
-        return "it judged answers that it was not given"
-    if played.tries > len(played.scores):
-        return "it judged an answer more than once"
-    return None if played.scores else "it judged no answer"
 
 
 def _not_run(why: str, evidence: JsonObject | None = None) -> GateResult:

@@ -97,13 +97,19 @@ def reason_against_calls(turns: Iterable[Turn], lineage: Lineage) -> str | None:
     return OLDER_THAN_SNAPSHOT if any(call.timestamp <= lineage.since for call in calls) else None
 
 
-def prompt_of(turns: Sequence[Turn]) -> Prompt | str:
-    """The prompt of one call of a trajectory, or the reason (a token) why there is none."""
+def prompt_of(turns: Sequence[Turn], turn_id: str | None = None) -> Prompt | str:
+    """The prompt of one call of a trajectory, or the reason (a token) why there is none.
+
+    Of the call `turn_id`; None: of one that follows from the trajectory's id.
+    """
     try:
         chain = chain_of_turns(turns)
         if not chain:
             return "no_answered_call"
-        number = int(draw("replay", chain[0].trajectory_id) * len(chain))
+        named = (place for place, call in enumerate(chain) if call.turn_id == turn_id)
+        number = next(named, None) if turn_id else int(draw("replay", chain[0].trajectory_id) * len(chain))
+        if number is None:
+            return "beside_conversation"
         called = chain[number]
         messages = prompt_of_turn(turns, called.turn_id)
     except (ChatError, RecursionError):
