@@ -37,15 +37,17 @@ from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.domain.trajectories import Chunk
 from ratchet.canary_deployer.four_eyes import FourEyes
 from ratchet.canary_deployer.gates import build_gates
-from ratchet.canary_deployer.gates.base import Asking, BundleTools, Gate, GateTools, ReplayTools
+from ratchet.canary_deployer.gates.base import Asking, BundleTools, Gate, GateTools, ReplayTools, ShadowTools
 from ratchet.canary_deployer.gates.shadow_replay import DEADLINE_S
 from ratchet.canary_deployer.handlers import Handlers
 from ratchet.canary_deployer.http_api import Api
 from ratchet.canary_deployer.http_clients import (
     BUNDLE_AGENT,
     HELDOUT_AGENT,
+    SHADOW_AGENT,
     HttpCoordinator,
     HttpGateway,
+    ShadowAsker,
     coordinator_peer,
     gateway_peer,
 )
@@ -56,6 +58,7 @@ from ratchet.canary_deployer.leadership import Leader, Leadership, WhileLeading
 from ratchet.canary_deployer.nats_clock import SYNCHRONIZE_S, BrokerClock
 from ratchet.canary_deployer.nats_decisions import decisions_of
 from ratchet.canary_deployer.nats_events import NatsEventSource, started_roles
+from ratchet.canary_deployer.nats_live_calls import NatsLiveCalls
 from ratchet.canary_deployer.replicas import Engines, ReplicaChecks, present_replicas
 from ratchet.canary_deployer.role_context import RoleContext
 from ratchet.canary_deployer.role_removal import RoleRemoval
@@ -72,6 +75,7 @@ from ratchet.core.contract.state import (
     BUNDLES,
     HELD_OUT,
     JOBS,
+    JUDGE_SPEND,
     POLICIES,
     ROLLOUT_CHUNKS,
     ROLLOUTS,
@@ -83,6 +87,7 @@ from ratchet.core.contract.state import (
 from ratchet.core.datasets.s3_snapshots import Snapshots
 from ratchet.core.evaluation.suites import HELDOUT, REGRESSION, suite_tasks
 from ratchet.core.evaluation.task_files import MOST_TASKS
+from ratchet.core.rules.call_budget import Amounts
 from ratchet.core.service.audit import AuditLog
 from ratchet.core.service.authentication import Authentication
 from ratchet.core.service.contracts import load_contracts
@@ -117,6 +122,7 @@ async def build(settings: Settings, unload_after_s: float = unloading.AFTER_S) -
             AsyncApiClient(coordinator_peer(settings.coordinator_url or "", service_key)) as coordinator,
             AsyncApiClient(gateway_peer(settings.gateway_url, service_key)) as gateway,
             AsyncApiClient(gateway_peer(settings.gateway_url, service_key, HELDOUT_AGENT)) as heldout,
+            AsyncApiClient(gateway_peer(settings.gateway_url, service_key, SHADOW_AGENT)) as mirrored,
             AsyncApiClient(gateway_peer(settings.gateway_url, service_key, BUNDLE_AGENT)) as asked,
         ):
             bundles = _bundles(settings, bus)
@@ -124,6 +130,12 @@ async def build(settings: Settings, unload_after_s: float = unloading.AFTER_S) -
             judge = SubprocessJudge(settings.replay_command, DEADLINE_S) if settings.replay_command else None
             replay = (
                 ReplayTools(history.prompts, HttpGateway(gateway, bundles.bundle_of).complete, judge.judge)
+                if judge
+                else None
+            )
+            asker = ShadowAsker(mirrored, bundles.bundle_of, Bucket(bus, JUDGE_SPEND, Amounts), bus.now)
+            shadow = (
+                ShadowTools(settings.shadow_traffic, NatsLiveCalls(bus), asker.complete_for, judge.judge)
                 if judge
                 else None
             )
@@ -136,6 +148,7 @@ async def build(settings: Settings, unload_after_s: float = unloading.AFTER_S) -
                 warmup_prompts=settings.warmup_prompts,
                 approval=settings.approval,
                 replay=replay,
+                shadow=shadow,
                 task_files=_heldout(settings, bus, heldout, settings.task_files),
                 safety_plans=settings.safety_suites,
                 suite_players=_suites(settings, heldout),

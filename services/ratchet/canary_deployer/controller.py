@@ -15,6 +15,7 @@ import structlog
 from ratchet.canary_deployer import metrics
 from ratchet.canary_deployer.domain import decisions
 from ratchet.canary_deployer.domain.rollout import ITSELF, WITH_TRAFFIC, Decision, Rollout, State, Verdict
+from ratchet.canary_deployer.gates.base import GateGoesOn
 from ratchet.canary_deployer.observer import Observer
 from ratchet.canary_deployer.operator_acts import OperatorActs
 from ratchet.canary_deployer.preparation import Preparation
@@ -53,6 +54,8 @@ class RolloutController:
         self._looked_at = -math.inf
         self.fault: str | None = None
         """Why the last step failed; None when it did not."""
+        self.progress: str | None = None
+        """How far a gate that takes hours has come."""
 
     async def run(self) -> None:
         """Step until stopped. After a fault everything is read again."""
@@ -60,7 +63,10 @@ class RolloutController:
         while not self._stopping:
             try:
                 await self.step()
-                self.fault, pause_s = None, AFTER_FAULT_S
+                self.fault, self.progress, pause_s = None, None, AFTER_FAULT_S
+            except GateGoesOn as part:
+                self.fault, self.progress, pause_s = None, str(part), AFTER_FAULT_S
+                await self._pause(part.again_in_s)
             except Inconclusive as error:
                 await self._recover(str(error), error.again_in_s, error.for_log)
             except Unavailable as error:

@@ -125,6 +125,11 @@ class Controllers:
         controller = self._controllers.get(role)
         return controller.observer.late if controller else None
 
+    def progress(self, role: str) -> str | None:
+        """How far the role's gate has come that takes hours; None where none runs, or when another deployer leads."""
+        controller = self._controllers.get(role)
+        return controller.progress if controller else None
+
     async def check(self) -> str | None:
         """Readiness: why a rollout cannot go on, None when all can."""
         faults = [f"{role}: {controller.fault}" for role, controller in self._controllers.items() if controller.fault]

@@ -17,7 +17,7 @@ from ratchet.canary_deployer.bundle_registry import BundleRegistry
 from ratchet.canary_deployer.controllers import Controllers
 from ratchet.canary_deployer.domain.audit import audit_chain
 from ratchet.canary_deployer.domain.operators import TAKES_TRAFFIC, Act, Order
-from ratchet.canary_deployer.domain.rollout import Rollout
+from ratchet.canary_deployer.domain.rollout import Rollout, State
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.summary import summary, trail_of
 from ratchet.canary_deployer.four_eyes import FourEyes
@@ -262,7 +262,8 @@ class Api:
         policies = await self._policies.versions(role)
         shown = summary(rollout, self._rules, self._controllers.fault(role), self._controllers.late(role), policies)
         waits = self.four_eyes.waiting_for(role) if self.four_eyes is not None else []
-        return msgspec.structs.replace(shown, waiting_for=[*shown.waiting_for, *waits])
+        going = self._controllers.progress(role) if rollout.state is State.GATING else None
+        return msgspec.structs.replace(shown, waiting_for=[*shown.waiting_for, *waits], progress=going)
 
 
 def _checked(role: str) -> str:

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 
 import msgspec
 import uuid_utils
 
+from ratchet.bus.kv import Bucket
 from ratchet.bus.message import JsonObject, decode
-from ratchet.canary_deployer.gates.base import LoggedPrompt, LoggedPrompts
+from ratchet.canary_deployer.gates.base import Complete, LoggedPrompt, LoggedPrompts
+from ratchet.canary_deployer.settings import ShadowPlan
 from ratchet.core.contract.bundle import Bundle
 from ratchet.core.contract.http.models import OutcomeTimesOut, TrajectoryCostsOut
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.contract.turn import Sampling
-from ratchet.core.errors import RatchetError, Rejected, Unavailable
+from ratchet.core.errors import NotFound, RatchetError, Rejected, Unavailable
+from ratchet.core.evaluation.http_player import model_named
+from ratchet.core.judging.spending import DailyLedger
 from ratchet.core.rules.bundles import NO_UPSTREAM, VARIABLES
+from ratchet.core.rules.call_budget import Amounts
 from ratchet.core.service.http_client import AsyncApiClient, Peer, Reply, bearer, error_of
+from ratchet.core.service.paid_client import PaidClient
 
-AGENT, HELDOUT_AGENT, BUNDLE_AGENT = "shadow_replay", "heldout_tasks", "bundle"
+AGENT, SHADOW_AGENT, HELDOUT_AGENT, BUNDLE_AGENT = "shadow_replay", "shadow_traffic", "heldout_tasks", "bundle"
 """The gates that ask the gateway, as the captured turns name them."""
 ANSWER_S = 120.0
 """How long one answer through the gateway may take."""
 OUTCOMES_S = 5.0
 """How long a start waits for the history of outcomes."""
+LONGEST_PAID = 4096
+"""Tokens that a call reserves money for, where its request sets no limit."""
+PASSING = (401, 403, 408, 409, 429)
+"""Statuses that say nothing of the policy, and may pass."""
 PROMPTS_S = 60.0
 """How long a shadow replay waits for its prompts."""
 
@@ -51,21 +64,34 @@ class _Chat(msgspec.Struct, frozen=True):
 class HttpGateway:
     """Policies asked through the gateway, by name: their answers are in no statistic and no training."""
 
-    def __init__(self, client: AsyncApiClient, bundle_of: Callable[[PolicyVersion], Awaitable[Bundle]]) -> None:
+    def __init__(
+        self,
+        client: AsyncApiClient | PaidClient,
+        bundle_of: Callable[[PolicyVersion], Awaitable[Bundle]],
+        *,
+        recorded: bool = True,
+    ) -> None:
+        """Not `recorded`: the gateway keeps nothing of question and answer."""
         self._client = client
         self._bundle_of = bundle_of
+        self._headers = {} if recorded else {"x-ratchet-record": "off"}
 
     async def complete(self, policy: PolicyVersion, prompt: LoggedPrompt) -> JsonObject:
         """The policy's next message, tool calls included as it wrote them: nothing is called.
 
-        Raises `Rejected` when the policy does not answer, `Unavailable` when the gateway does not.
+        Raises `Rejected` when the policy does not answer, `Unavailable` when the gateway or its engine does not.
         """
         sampled = {name: prompt.sampling.get(name) for name in Sampling.__struct_fields__}
         given = {name: value for name, value in sampled.items() if value is not None}
-        reply = await self._exchange(policy, prompt, given)
+        if isinstance(self._client, PaidClient):
+            given.setdefault("max_tokens", LONGEST_PAID)
+        reply = await self._exchange(policy, prompt, {**prompt.parameters, **given})
         by = reply.headers.get("x-ratchet-policy", "no policy")
-        if reply.status != 200 or by != policy.name:
-            raise Rejected(f"{policy.name} does not answer: {reply.status} by {by}")
+        problem = f"{policy.name} does not answer: {reply.status} by {by}"
+        if reply.status in PASSING or reply.status >= 500 or (reply.status == 200 and by != policy.name):
+            raise Unavailable(problem)
+        if reply.status != 200:
+            raise Rejected(problem)
         try:
             return decode(reply.content, _Chat).choices[0].message
         except (msgspec.DecodeError, IndexError) as error:
@@ -76,11 +102,15 @@ class HttpGateway:
         limit = {} if most_tokens is None else {"max_completion_tokens": most_tokens}
         reply = await self._exchange(policy, prompt, limit)
         if reply.status != 200:
-            error = error_of(self._client.peer, reply)
+            error = error_of(self._peer, reply)
             raise Rejected(str(error)) if error.code == NO_UPSTREAM else error
         by = reply.headers.get("x-ratchet-policy", "no policy")
         if by != policy.name:
             raise Unavailable(f"{by} answered in its place")
+
+    @property
+    def _peer(self) -> Peer:
+        return self._client.http.peer if isinstance(self._client, PaidClient) else self._client.peer
 
     async def _exchange(self, policy: PolicyVersion, prompt: LoggedPrompt, members: JsonObject) -> Reply:
         """As a trajectory of its own, with the variables of the policy's instructions: other metadata names people."""
@@ -94,7 +124,7 @@ class HttpGateway:
             **({VARIABLES: given} if given else {}),
             **members,
         }
-        headers = {"x-ratchet-trajectory": str(uuid_utils.uuid7())}
+        headers = {"x-ratchet-trajectory": str(uuid_utils.uuid7()), **self._headers}
         return await self._client.exchange("POST", "/v1/chat/completions", body=body, headers=headers)
 
 
@@ -146,3 +176,31 @@ class HttpCoordinator:
         if self._client is None:
             raise Unavailable("the deployer does not know the coordinator (RATCHET_COORDINATOR_URL)")
         return self._client
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowAsker:
+    """Has a candidate answer mirrored calls: unrecorded, within the day's budget of its role."""
+
+    client: AsyncApiClient
+    bundle_of: Callable[[PolicyVersion], Awaitable[Bundle]]
+    spending: Bucket[Amounts]
+    now: Callable[[], datetime]
+
+    async def complete_for(self, candidate: PolicyVersion, plan: ShadowPlan) -> Complete:
+        """See `ShadowTools`. Without a budget calls cost what they cost."""
+        if plan.usd_per_day is None:
+            return HttpGateway(self.client, self.bundle_of, recorded=False).complete
+        try:
+            model = await model_named(self.client, candidate.name)
+        except NotFound as error:
+            raise Unavailable(str(error)) from error  # a gateway learns of a new policy within seconds
+        if model.prices is None:
+            raise Rejected(
+                f"usd_per_day is kept by prices, and {model.answered_by or candidate.name} has none: set it in `prices`"
+                " of its upstream (RATCHET_GATEWAY_UPSTREAMS), of a policy's engine in RATCHET_GATEWAY_ENGINE_PRICE"
+            )
+        limit = Amounts(calls=math.inf, tokens=math.inf, usd=plan.usd_per_day)
+        ledger = DailyLedger(self.spending, f"shadow_traffic.{candidate.role}", limit, self.now)
+        paid = PaidClient(self.client, ledger, model.prices)
+        return HttpGateway(paid, self.bundle_of, recorded=False).complete

@@ -27,6 +27,9 @@ from ratchet.core.service.settings import HttpAddress, OptionalHttpAddress, Port
 
 T = TypeVar("T")
 
+FEWEST_MIRRORED = 100
+"""With fewer calls nothing is compared."""
+
 
 def _listed(value: Any) -> Any:  # `Any`: text of the environment or a value of a caller; the field's type decides
     """`10,25,50`, `[10, 25, 50]` and a plain number all mean a list."""
@@ -71,6 +74,21 @@ class SafetyPlan(BaseModel):
         if (REGRESSION in self.suites) != (self.regression is not None):
             raise ValueError("suite 'regression' is named in `suites`, and its task file in `regression`: both or none")
         return self
+
+
+class ShadowPlan(BaseModel):
+    """Which live calls a role's candidates are asked as well, in the gate `shadow_traffic`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    share: float = Field(default=0.1, gt=0, le=1)
+    """Of the calls that stable answers; one of each trajectory at most."""
+    calls: int = Field(default=200, ge=FEWEST_MIRRORED, le=2000)
+    """So many are compared."""
+    hours: float = Field(default=24, gt=0, le=168)
+    """What has come by then is compared; a person decides where it is too little."""
+    usd_per_day: float | None = Field(default=None, gt=0)
+    """US dollars that all candidates of the role may spend in a day (UTC), at the prices that the gateway has."""
 
 
 class Settings(ServiceSettings):
@@ -155,9 +173,12 @@ class Settings(ServiceSettings):
     `{"*": {}}` plays every suite that ships and is about safety, `{"*": {"suites": []}}` none. Members: `suites`,
     `minutes` (30 at most), `at_least` by suite, `regression` (a task file). Left out: as `{}`, where the role's own
     engine is done within 5 minutes."""
+    shadow_traffic: dict[str, ShadowPlan] = Field(default_factory=dict[str, ShadowPlan])
+    """By role, `*` for all others: candidates are asked a share of the calls that stable answers, and nobody gets what
+    they say; `replay_command` judges both. A JSON object; members: `share`, `calls`, `hours`, `usd_per_day`."""
     replay_command: str | None = None
-    """The role's evaluator, which judges answers to logged prompts: it lets a candidate of a role with little traffic
-    begin at a higher weight. Without one a person is asked."""
+    """The role's evaluator, which judges answers to logged and to mirrored prompts: it lets a candidate of a role with
+    little traffic begin at a higher weight. Without one a person is asked."""
     approval: bool = False
     """Also wait for an operator when every gate passed."""
     warmup_prompts: tuple[str, ...] = ("Hello.", "What can you do?")
@@ -180,6 +201,12 @@ class Settings(ServiceSettings):
             role for role, plan in self.safety_suites.items() if HELDOUT in plan.suites and not self.task_file_of(role)
         ]:
             raise ValueError(f"safety_suites: {lacks[0]!r} plays suite 'heldout', and task_files names no file for it")
+        by_role = (*self.task_files, *self.safety_suites, *self.shadow_traffic)
+        if wrong := [role for role in by_role if role != ANY_ROLE and not ROLE.fullmatch(role)]:
+            named = "task_files, safety_suites, shadow_traffic"
+            raise ValueError(f"{named}: {wrong[0]!r} is neither a role's name nor {ANY_ROLE}")
+        if self.shadow_traffic and not self.replay_command:
+            raise ValueError("shadow_traffic needs replay_command, which judges the answers")
         named = (*self.roles_without_outcomes, *self.roles_that_lose_users, *self.roles_kept_small)
         named = (*named, *self.roles_rolled_back_on_safety)
         if wrong := [role for role in named if not ROLE.fullmatch(role)]:

@@ -63,6 +63,8 @@ def _standing_at_gates(rollout: RolloutOut) -> str:
         return f"its gates wait: {rollout.fault}"
     if rollout.state == AWAITING_APPROVAL:
         return f"a person decides, by `ratchet rollout approve {rollout.role}`: {rollout.reason}"
+    if rollout.progress is not None:
+        return rollout.progress
     over = ", ".join(gate.gate for gate in rollout.gates)
     return f"its gates run; over: {over}" if over else "its gates run"
 

@@ -289,7 +289,7 @@ def show(rollouts: Sequence[RolloutOut]) -> None:
             rollout.stage if rollout.weight > 0 else None,
             rollout.weight if rollout.weight > 0 else None,
             len(rollout.queue) or None,
-            rollout.fault or rollout.late or rollout.reason,
+            rollout.fault or rollout.late or rollout.progress or rollout.reason,
         )
         for rollout in rollouts
     ]

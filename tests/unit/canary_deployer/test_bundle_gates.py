@@ -214,7 +214,7 @@ async def test_a_gate_of_weights_gets_the_policy_that_a_bundle_names() -> None:
 
 def test_gates_stand_in_a_table_by_kind() -> None:
     names = [*GATES, "own_gate"]
-    compared = ["heldout_tasks", "safety_suite", "approval", "shadow_replay"]
+    compared = ["heldout_tasks", "safety_suite", "shadow_traffic", "approval", "shadow_replay"]
     weights = ["probe", "warmup", "takes_tools", *compared, "own_gate"]
     assert gating.gates_for("adapter", names, first=False) == weights
     assert gating.gates_for("model", names, first=False) == weights

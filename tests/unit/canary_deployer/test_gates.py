@@ -195,7 +195,7 @@ def heldout(difference: float, outcome: str = PASSED) -> GateResult:
 
 
 def test_gates_are_asked_in_order_and_for_a_first_policy_compare_nothing() -> None:
-    every = ["probe", "warmup", "takes_tools", "heldout_tasks", "safety_suite", "approval"]
+    every = ["probe", "warmup", "takes_tools", "heldout_tasks", "safety_suite", "shadow_traffic", "approval"]
     assert gating.due_gates(gated(), ADAPTER, NAMES, quick_rules()) == every
     probed = gated(GateResult("probe", PASSED, ""))
     assert gating.due_gates(probed, ADAPTER, NAMES, quick_rules()) == every[1:]

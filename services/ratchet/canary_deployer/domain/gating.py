@@ -35,18 +35,19 @@ from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.core.contract.policy_manifest import ADAPTER, BUNDLE, MODEL
 from ratchet.core.contract.state import PolicyVersion
 
-RENDER, PROBE, WARMUP, TAKES_TOOLS, HELDOUT, SAFETY_SUITE, APPROVAL, REPLAY = (
+RENDER, PROBE, WARMUP, TAKES_TOOLS, HELDOUT, SAFETY_SUITE, SHADOW_TRAFFIC, APPROVAL, REPLAY = (
     "render",
     "probe",
     "warmup",
     "takes_tools",
     "heldout_tasks",
     "safety_suite",
+    "shadow_traffic",
     "approval",
     "shadow_replay",
 )
 """Names of the gates that ship."""
-CHECKS = (RENDER, PROBE, WARMUP, TAKES_TOOLS, HELDOUT, SAFETY_SUITE, APPROVAL, REPLAY)
+CHECKS = (RENDER, PROBE, WARMUP, TAKES_TOOLS, HELDOUT, SAFETY_SUITE, SHADOW_TRAFFIC, APPROVAL, REPLAY)
 """The checks that every event names, whether they ran or not."""
 
 
@@ -56,7 +57,7 @@ class KindGates:
 
     alone: tuple[str, ...]
     """Of a first policy: those that need no other one to compare with, or can do without."""
-    compared: tuple[str, ...] = (HELDOUT, APPROVAL, REPLAY)
+    compared: tuple[str, ...] = (HELDOUT, SHADOW_TRAFFIC, APPROVAL, REPLAY)
     """Of every other one, besides."""
     always: tuple[str, ...] = (PROBE, WARMUP)
     """No operator can waive them: a policy that does not load or answers with noise cannot serve."""

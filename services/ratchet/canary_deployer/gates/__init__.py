@@ -14,6 +14,7 @@ from ratchet.canary_deployer.domain.gating import (
     RENDER,
     REPLAY,
     SAFETY_SUITE,
+    SHADOW_TRAFFIC,
     TAKES_TOOLS,
     WARMUP,
 )
@@ -25,6 +26,7 @@ from ratchet.canary_deployer.gates.probe import ProbeGate
 from ratchet.canary_deployer.gates.render import RenderGate
 from ratchet.canary_deployer.gates.safety_suite import SafetyGate
 from ratchet.canary_deployer.gates.shadow_replay import ReplayGate
+from ratchet.canary_deployer.gates.shadow_traffic import ShadowTrafficGate
 from ratchet.canary_deployer.gates.takes_tools import TakesToolsGate
 from ratchet.canary_deployer.gates.warmup import WarmupGate
 from ratchet.core.contract.state import PolicyVersion
@@ -75,6 +77,7 @@ GATES: PluginTable[BuildGate] = PluginTable(
             {HELDOUT_SUITE: tools.task_files, REGRESSION: tools.regression},
             tools.bundles.weights_of if tools.bundles else None,
         ),
+        SHADOW_TRAFFIC: lambda tools: ShadowTrafficGate(tools.shadow),
         APPROVAL: lambda tools: ApprovalGate(tools.approval),
         REPLAY: lambda tools: ReplayGate(tools.replay),
     },

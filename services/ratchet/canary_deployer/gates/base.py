@@ -6,28 +6,31 @@ A gate checks a candidate before traffic. It passes, fails, or leaves the decisi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
 from ratchet.bus.message import JsonObject
+from ratchet.canary_deployer.domain.live_calls import LiveCall
 from ratchet.canary_deployer.domain.paired import Played
 from ratchet.canary_deployer.domain.rollout import GateResult
 from ratchet.canary_deployer.replicas import Inconclusive, ReplicaChecks
-from ratchet.canary_deployer.settings import SafetyPlan
+from ratchet.canary_deployer.settings import SafetyPlan, ShadowPlan
 from ratchet.core.contract.bundle import Bundle
 from ratchet.core.contract.policy_manifest import PolicyManifest
 from ratchet.core.contract.state import PolicyVersion
-from ratchet.core.errors import NotFound, Rejected, Unavailable
+from ratchet.core.contract.turn import Turn
+from ratchet.core.errors import NotFound, RatchetError, Rejected, Unavailable
 
 
 class Gate(Protocol):
     """One check of a candidate."""
 
     async def check(self, candidate: PolicyVersion, stable: PolicyVersion | None) -> GateResult:
-        """Check the candidate. Raises `Unavailable` when that is impossible for now: the deployer asks again."""
+        """Check the candidate. Raises `Unavailable` when that is impossible for now, and `GateGoesOn` from a gate that
+        takes hours: the deployer asks again."""
         ...
 
 
@@ -110,6 +113,67 @@ class ReplayTools:
     judge: Judge
 
 
+class LivePlace(NamedTuple):
+    """A place in the stream of calls."""
+
+    sequence: int
+    """Of the last message before it."""
+    made: str
+    """When the stream was made: one that was made anew counts from 1 again."""
+
+
+class CallsSince(NamedTuple):
+    """The calls of a role behind a place, and the place after them."""
+
+    calls: list[LiveCall]
+    place: LivePlace
+    made_anew: bool = False
+    """The place was one of a stream that is gone."""
+
+
+class LiveCalls(Protocol):
+    """What agents ask now. All methods raise `Unavailable`."""
+
+    async def newest(self) -> LivePlace:
+        """After the newest call."""
+        ...
+
+    async def since(self, role: str, place: LivePlace, wait_s: float) -> CallsSince:
+        """The calls of a role behind a place, some thousands at most; waits up to `wait_s` for the first."""
+        ...
+
+    async def turns(self, sequences: Sequence[int]) -> list[Turn]:
+        """Whole calls. Raises `NotFound` for one that was erased, or dropped as too old."""
+        ...
+
+    async def erased(self, sequences: Collection[int], made: str) -> set[int]:
+        """Those that were taken out of the stream as it was made then, though younger ones would still be there."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowTools:
+    """What live calls are mirrored with."""
+
+    plans: Mapping[str, ShadowPlan]
+    """By role; under `*` that of all others."""
+    calls: LiveCalls
+    complete_for: Callable[[PolicyVersion, ShadowPlan], Awaitable[Complete]]
+    """Asks one candidate within the plan's budget, recorded nowhere; its calls raise `BudgetSpent`, too.
+
+    Raises `Rejected` where a budget cannot be kept, and `Unavailable`.
+    """
+    judge: Judge
+
+
+class GateGoesOn(RatchetError):
+    """A gate that takes hours has done a part of its work, as the words say: it is asked again."""
+
+    def __init__(self, progress: str, again_in_s: float) -> None:
+        super().__init__(progress)
+        self.again_in_s = again_in_s
+
+
 Ask = Callable[[PolicyVersion, LoggedPrompt, int | None], Awaitable[None]]
 """Have a policy answer, in so many tokens at most, through the gateway. Raises `Rejected` with its words or the
 provider's, `NotFound` where one of them does not know policy or model, and `Unavailable`."""
@@ -171,6 +235,8 @@ class GateTools:
     """An operator has to agree to every candidate."""
     replay: ReplayTools | None = None
     """None when no evaluator is configured."""
+    shadow: ShadowTools | None = None
+    """None where no role's candidates mirror live calls."""
     task_files: Mapping[str, Heldout] = field(default_factory=dict[str, Heldout])
     """What plays the held-out tasks of a role; under `*` that of all other roles."""
     safety_plans: Mapping[str, SafetyPlan] = field(default_factory=dict[str, SafetyPlan])

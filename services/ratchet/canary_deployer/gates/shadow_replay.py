@@ -5,8 +5,8 @@ candidate that passed starts at a higher weight; after every other outcome an op
 (`gating.timely_decision`). No tool is called, no answer reaches a user. The gate asks both policies by name, so that
 their answers are in no statistic and no training.
 
-How answers are judged: `answer_pairs`. A next call is not a trajectory: that its answers are as good says nothing of where they lead. So a passed replay gives a
-higher first weight, and is in no test of traffic.
+`answer_pairs` says how answers are judged. A next call is not a trajectory: that its answers are as good says nothing
+of where they lead. So a passed replay gives a higher first weight, and is in no test of traffic.
 """
 
 from __future__ import annotations

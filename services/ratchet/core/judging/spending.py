@@ -1,4 +1,5 @@
-"""The budget of a judge for a day, which all processes share: no call is made that could exceed it.
+"""A budget for a day, of a judge or of a role's mirrored calls: all processes share it, and make no call that could
+exceed it.
 
 What a call may use at most is added to the day's amount, by compare-and-set, before the call is made; afterwards what
 it did not use is taken off. A process that is killed in between gives nothing back, so kills cannot exceed the budget.
@@ -20,10 +21,10 @@ log = structlog.get_logger()
 
 
 class DailyLedger:
-    """`paid_client.Ledger` of one judge."""
+    """`paid_client.Ledger` of one judge, or of one role's mirrored calls."""
 
     def __init__(self, bucket: Bucket[Amounts], name: str, limit: Amounts, now: Callable[[], datetime]) -> None:
-        """`name`: of the judge; its amounts stand under `<name>.<day>`, days in UTC."""
+        """`name`: whose budget it is; its amounts stand under `<name>.<day>`, days in UTC."""
         self._bucket = bucket
         self._name = name
         self.limit = limit
@@ -50,7 +51,7 @@ class DailyLedger:
             try:
                 await self._bucket.change(key, lambda before: (before or NOTHING) + used - most)
             except BusUnavailable as error:  # tried again it could be given back twice: it stays charged
-                log.warning("a judge's call stays charged in full", judge=self._name, reason=str(error))
+                log.warning("a call stays charged in full", budget=self._name, reason=str(error))
 
         return settle
 

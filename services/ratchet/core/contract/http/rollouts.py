@@ -304,6 +304,8 @@ class RolloutOut(Answer, frozen=True, kw_only=True):
     """Why it cannot go on; null when it can, or when another deployer leads."""
     late: str | None = None
     """Why outcomes come late, and what follows; null when they do not, or when another deployer leads."""
+    progress: str | None = None
+    """How far a gate that takes hours has come; null when none runs, or when another deployer leads."""
 
 
 class RolloutsOut(Answer, frozen=True, kw_only=True):
