@@ -194,17 +194,14 @@ class Settings(ServiceSettings):
         for name, given in (("stage_min_s", self.stage_min_s), ("stage_min_trajectories", self.stage_min_trajectories)):
             if len(given) not in (1, len(weights)):
                 raise ValueError(f"{name} needs one value, or one for each of the {len(weights)} stages below 100 %")
-        roles = [role for role in (*self.task_files, *self.safety_suites) if role != ANY_ROLE]
-        if wrong := [role for role in roles if not ROLE.fullmatch(role)]:
-            raise ValueError(f"task_files, safety_suites: {wrong[0]!r} is neither a role's name nor {ANY_ROLE}")
-        if lacks := [
-            role for role, plan in self.safety_suites.items() if HELDOUT in plan.suites and not self.task_file_of(role)
-        ]:
-            raise ValueError(f"safety_suites: {lacks[0]!r} plays suite 'heldout', and task_files names no file for it")
         by_role = (*self.task_files, *self.safety_suites, *self.shadow_traffic)
         if wrong := [role for role in by_role if role != ANY_ROLE and not ROLE.fullmatch(role)]:
             named = "task_files, safety_suites, shadow_traffic"
             raise ValueError(f"{named}: {wrong[0]!r} is neither a role's name nor {ANY_ROLE}")
+        if lacks := [
+            role for role, plan in self.safety_suites.items() if HELDOUT in plan.suites and not self.task_file_of(role)
+        ]:
+            raise ValueError(f"safety_suites: {lacks[0]!r} plays suite 'heldout', and task_files names no file for it")
         if self.shadow_traffic and not self.replay_command:
             raise ValueError("shadow_traffic needs replay_command, which judges the answers")
         named = (*self.roles_without_outcomes, *self.roles_that_lose_users, *self.roles_kept_small)

@@ -249,6 +249,7 @@ def test_override_waives_gates_that_can_be_waived_and_keeps_their_evidence() -> 
         ("takes_tools", WAIVED),
         ("heldout_tasks", WAIVED),
         ("safety_suite", WAIVED),
+        ("shadow_traffic", WAIVED),
         ("approval", WAIVED),
     ]
     assert results[1].evidence["regression"]
