@@ -50,7 +50,7 @@ for line in sys.stdin:
     one = json.loads(line)
     print(json.dumps({"task": one["task"], "success": "order" in one["answer"]["content"]}))
 """
-PRIVATE = "what nobody may keep"
+PRIVATE = "what may not be kept"
 
 
 @dataclass
@@ -152,14 +152,14 @@ async def busy(world: Mirrored) -> AsyncIterator[None]:
         await end(asking)
 
 
-def says(text: str) -> dict[str, Any]:
+def message(text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": text}
 
 
 @pytest.mark.timeout(300)
 async def test_worse_candidate_is_refused_on_calls_that_no_statistic_has(mirrored: Mirrored) -> None:
     stable = served(1).name
-    mirrored.engine.messages = {stable: says("Your order is here."), mirrored.candidate: says("Who knows?")}
+    mirrored.engine.messages = {stable: message("Your order is here."), mirrored.candidate: message("Who knows?")}
     async with busy(mirrored), running_app(build_deployer(mirrored.deployer)):
         rollout = await mirrored.until_judged()
     assert rollout.state == "refused"
@@ -184,7 +184,7 @@ async def test_worse_candidate_is_refused_on_calls_that_no_statistic_has(mirrore
 
 @pytest.mark.timeout(300)
 async def test_deployer_that_dies_on_the_way_begins_again_with_other_calls(mirrored: Mirrored) -> None:
-    mirrored.engine.messages = dict.fromkeys((served(1).name, mirrored.candidate), says("Your order is here."))
+    mirrored.engine.messages = dict.fromkeys((served(1).name, mirrored.candidate), message("Your order is here."))
 
     async def some() -> bool:
         return len(mirrored.prompts_of(mirrored.candidate)) > 20

@@ -174,8 +174,8 @@ class Settings(ServiceSettings):
     `minutes` (30 at most), `at_least` by suite, `regression` (a task file). Left out: as `{}`, where the role's own
     engine is done within 5 minutes."""
     shadow_traffic: dict[str, ShadowPlan] = Field(default_factory=dict[str, ShadowPlan])
-    """By role, `*` for all others: candidates are asked a share of the calls that stable answers, and nobody gets what
-    they say; `replay_command` judges both. A JSON object; members: `share`, `calls`, `hours`, `usd_per_day`."""
+    """By role, `*` for all others: candidates are asked a share of the calls that stable answers, and no agent gets
+    their answers; `replay_command` judges both. A JSON object; members: `share`, `calls`, `hours`, `usd_per_day`."""
     replay_command: str | None = None
     """The role's evaluator, which judges answers to logged and to mirrored prompts: it lets a candidate of a role with
     little traffic begin at a higher weight. Without one a person is asked."""

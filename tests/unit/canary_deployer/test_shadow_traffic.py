@@ -62,8 +62,8 @@ class FakeCalls:
             return CallsSince([], await self.newest(), made_anew=True)
         summaries = [(n + 1, one, one.header_summary) for n, one in enumerate(self.held)][place.sequence :]
         calls = [
-            LiveCall(n, self.size, one.trajectory_id, one.index, said.arm, said.version, not said.failed)
-            for n, one, said in summaries
+            LiveCall(n, self.size, one.trajectory_id, one.index, summary.arm, summary.version, not summary.failed)
+            for n, one, summary in summaries
         ]
         return CallsSince(calls, await self.newest())
 
@@ -112,9 +112,9 @@ class Mirroring:
         seen: dict[str, int] = {"stable": 0, "candidate": 0}
         scores: dict[str, float] = {}
         for answer in sorted(answers, key=lambda one: str(one["messages"])):
-            said = answer["answer"]["content"]
-            scores[answer["task"]] = float(seen[said] % 10 < 10 * self.good[said])
-            seen[said] += 1
+            text = answer["answer"]["content"]
+            scores[answer["task"]] = float(seen[text] % 10 < 10 * self.good[text])
+            seen[text] += 1
         return HeldoutRun(Played(scores, len(scores)), 0.1)
 
     async def check(self, version: int = 2) -> GateResult | str:
@@ -316,7 +316,7 @@ async def test_stream_that_is_made_anew_loses_only_what_was_open() -> None:
     assert await world.check() == "mirroring 13 of 100 calls"
 
 
-async def test_an_unreachable_broker_is_told_to_the_controller() -> None:
+async def test_an_unreachable_broker_is_reported_to_the_controller() -> None:
     class Away(FakeCalls):
         async def since(self, role: str, place: LivePlace, wait_s: float) -> CallsSince:
             raise Unavailable("the broker is away")
@@ -348,9 +348,9 @@ def test_next_call_is_asked_with_all_that_shapes_its_answer() -> None:
     second = asked("one", 1, tools_digest="a" * 64, parameters={**shape, "model": "gpt", "metadata": {"order": 7}})
     prompt = asked_again([first, second])
     assert isinstance(prompt, LoggedPrompt)
-    said = [(message["role"], message["content"]) for message in prompt.messages]
+    chat = [(message["role"], message["content"]) for message in prompt.messages]
     asked_and_answered = [("system", "Be helpful."), ("user", "question 0"), ("assistant", "answer 0")]
-    assert said == [*asked_and_answered, ("user", "question 1")]
+    assert chat == [*asked_and_answered, ("user", "question 1")]
     assert (prompt.parameters, prompt.metadata, prompt.tools) == (shape, {"order": 7}, offered)
     assert prompt.sampling["temperature"] == 1.0
 

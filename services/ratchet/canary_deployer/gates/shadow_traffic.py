@@ -1,4 +1,4 @@
-"""Gate `shadow_traffic`: the candidate is asked a share of the calls that stable answers just now, and nobody gets it.
+"""Gate `shadow_traffic`: the candidate is asked a share of the calls that stable answers just now, for no agent.
 
 The deployer mirrors, not the gateway: turns hold what an agent asked and what stable answered, so no call waits for it,
 and stable is not asked again. It reads the headers of RL_TURNS from the gate's beginning on, draws calls by trajectory
