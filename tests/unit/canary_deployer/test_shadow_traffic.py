@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx
 import msgspec
 import numpy as np
 import pytest
 
+from ratchet.bus.kv import Bucket
 from ratchet.bus.message import JsonObject
+from ratchet.bus.testing import FakeBus
 from ratchet.canary_deployer.domain import live_calls
 from ratchet.canary_deployer.domain.gating import SHADOW_TRAFFIC
 from ratchet.canary_deployer.domain.live_calls import LiveCall, LiveSample
@@ -25,12 +29,16 @@ from ratchet.canary_deployer.gates.shadow_traffic import (
     ShadowTrafficGate,
     asked_again,
 )
+from ratchet.canary_deployer.http_clients import ShadowAsker, gateway_peer
 from ratchet.canary_deployer.settings import Settings, ShadowPlan
 from ratchet.core.contract import Turn
-from ratchet.core.contract.state import PolicyVersion
+from ratchet.core.contract.bundle import Bundle
+from ratchet.core.contract.state import JUDGE_SPEND, PolicyVersion
 from ratchet.core.errors import NotFound, RatchetError, Rejected, Unavailable
-from ratchet.core.rules.call_budget import BudgetSpent
+from ratchet.core.rules.call_budget import Amounts, BudgetSpent
+from ratchet.core.service.http_client import AsyncApiClient
 from tests.support.canary_world import ROLE, CanaryWorld, FakeGate, policy, turn_of
+from tests.support.fake_bus import fake_bus
 from tests.support.messages import turn
 
 WHOLE = ShadowPlan(share=1, calls=100)
@@ -472,3 +480,83 @@ def test_plans_without_bounds_are_refused(monkeypatch: pytest.MonkeyPatch, given
     monkeypatch.setenv("RATCHET_CANARY_SHADOW_TRAFFIC", given)
     with pytest.raises(ValueError):  # noqa: PT011 - pydantic names the member
         Settings()
+
+
+class Gateway:
+    """A gateway that answers for every policy; `prices` are those of its model."""
+
+    def __init__(self, prices: JsonObject | None = None, status: int = 200) -> None:
+        self.prices, self.status = prices, status
+        self.asked: list[tuple[httpx.Headers, JsonObject]] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":
+            model = {"id": "candidate", "answered_by": "openai/gpt", "prices": self.prices}
+            return httpx.Response(200, json=model)
+        body = msgspec.json.decode(request.content)
+        self.asked.append((request.headers, body))
+        usage = {"prompt_tokens": 100, "completion_tokens": 50}
+        answer = {"choices": [{"message": {"role": "assistant", "content": "yes"}}], "usage": usage}
+        return httpx.Response(self.status, json=answer, headers={"x-ratchet-policy": body["model"]})
+
+
+async def no_bundle(one: PolicyVersion) -> Bundle:
+    return Bundle()
+
+
+def asker(gateway: Gateway, bus: FakeBus | None = None) -> ShadowAsker:
+    client = AsyncApiClient(gateway_peer("http://gateway", None, "shadow_traffic"), httpx.MockTransport(gateway))
+    bus = bus or fake_bus()
+    return ShadowAsker(client, no_bundle, Bucket(bus, JUDGE_SPEND, Amounts), bus.now)
+
+
+PROMPT = LoggedPrompt(
+    turn_id="turn",
+    trajectory_id="trajectory",
+    messages=[{"role": "user", "content": "where is my order?"}],
+    sampling={"temperature": 0.7},
+    parameters={"stop": ["END"]},
+)
+
+
+async def test_mirrored_call_is_asked_by_name_unrecorded_and_as_it_was() -> None:
+    gateway = Gateway()
+    complete = await asker(gateway).complete_for(policy(2), WHOLE)
+    assert (await complete(policy(2), PROMPT))["content"] == "yes"
+    ((headers, body),) = gateway.asked
+    assert (headers["x-ratchet-record"], headers["x-ratchet-agent"]) == ("off", "shadow_traffic")
+    assert body == {
+        "model": policy(2).name,
+        "messages": PROMPT.messages,
+        "stop": ["END"],
+        "temperature": 0.7,
+    }
+
+
+PAID = ShadowPlan(share=1, calls=100, usd_per_day=0.03)
+
+
+async def test_money_of_a_day_is_never_exceeded_not_even_over_restarts() -> None:
+    gateway, bus = Gateway({"prompt": 1.0, "completion": 2.0}), fake_bus()
+    made = 0
+    for _ in range(3):  # a deployer that restarts
+        complete = await asker(gateway, bus).complete_for(policy(2), PAID)
+        with suppress(BudgetSpent):
+            while made < 1000:
+                await complete(policy(2), PROMPT)
+                made += 1
+    spent = made * (100 * 1.0 + 50 * 2.0) / 1e6
+    assert 0.02 < spent <= 0.03
+    assert {body["max_tokens"] for _, body in gateway.asked} == {4096}
+
+
+async def test_budget_without_a_price_is_refused_in_words() -> None:
+    with pytest.raises(Rejected, match="openai/gpt has none: set it in `prices`"):
+        await asker(Gateway()).complete_for(policy(2), PAID)
+
+
+@pytest.mark.parametrize(("status", "error"), [(400, Rejected), (429, Unavailable), (503, Unavailable)])
+async def test_a_server_at_fault_is_no_answer_of_the_candidate(status: int, error: type[RatchetError]) -> None:
+    complete = await asker(Gateway(status=status)).complete_for(policy(2), WHOLE)
+    with pytest.raises(error):
+        await complete(policy(2), PROMPT)
