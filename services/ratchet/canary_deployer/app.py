@@ -37,7 +37,15 @@ from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.domain.trajectories import Chunk
 from ratchet.canary_deployer.four_eyes import FourEyes
 from ratchet.canary_deployer.gates import build_gates
-from ratchet.canary_deployer.gates.base import Asking, BundleTools, Gate, GateTools, ReplayTools, ShadowTools
+from ratchet.canary_deployer.gates.base import (
+    Asking,
+    BundleTools,
+    Gate,
+    GateTools,
+    Heldout,
+    ReplayTools,
+    ShadowTools,
+)
 from ratchet.canary_deployer.gates.shadow_replay import DEADLINE_S
 from ratchet.canary_deployer.handlers import Handlers
 from ratchet.canary_deployer.http_api import Api
@@ -65,6 +73,7 @@ from ratchet.canary_deployer.role_removal import RoleRemoval
 from ratchet.canary_deployer.route_guard import RouteGuard
 from ratchet.canary_deployer.settings import SafetyPlan, Settings
 from ratchet.canary_deployer.subprocess_judge import SubprocessJudge
+from ratchet.canary_deployer.suite_process import PackagedSuite
 from ratchet.canary_deployer.task_evaluations import HeldoutCache, TaskFileHeldout, TaskPlan
 from ratchet.canary_deployer.task_sets import HeldOutFiles, SearchedTasks
 from ratchet.canary_deployer.unloading import Unloader
@@ -85,7 +94,7 @@ from ratchet.core.contract.state import (
     Route,
 )
 from ratchet.core.datasets.s3_snapshots import Snapshots
-from ratchet.core.evaluation.suites import HELDOUT, REGRESSION, suite_tasks
+from ratchet.core.evaluation.suites import HELDOUT, REGRESSION, SUITES, suite_tasks
 from ratchet.core.evaluation.task_files import MOST_TASKS
 from ratchet.core.rules.call_budget import Amounts
 from ratchet.core.service.audit import AuditLog
@@ -335,13 +344,21 @@ def _heldout(
     return {role: TaskFileHeldout(plan, gateway, objects, cache, searched=searched) for role, plan in plans.items()}
 
 
-def _suites(settings: Settings, gateway: AsyncApiClient) -> Mapping[str, TaskFileHeldout]:
+def _suites(settings: Settings, gateway: AsyncApiClient) -> Mapping[str, Heldout]:
     """What plays each suite that a role's candidates play, and those that ship."""
     objects, cache = Objects(settings.shared), HeldoutCache(settings.shared.data_dir / "suites")
     chosen = (SafetyPlan(), *settings.safety_suites.values())
     names = {name for plan in chosen for name in plan.suites} - {HELDOUT, REGRESSION}
     plans = {
         name: TaskPlan(name, MOST_TASKS, SUITE_TEMPERATURE, samples=SUITE_SAMPLES, made=partial(suite_tasks, name))
-        for name in names
+        for name in names & SUITES.built_in.keys()
     }
-    return {name: TaskFileHeldout(plan, gateway, objects, cache) for name, plan in plans.items()}
+    key, folder = settings.shared.service_key, settings.shared.data_dir / "suites"
+    secret = key.get_secret_value() if key else None
+    packaged = {
+        name: PackagedSuite(
+            name, MOST_TASKS, SUITE_TEMPERATURE, SUITE_SAMPLES, settings.gateway_url, secret, folder.absolute()
+        )
+        for name in names - SUITES.built_in.keys()
+    }
+    return packaged | {name: TaskFileHeldout(plan, gateway, objects, cache) for name, plan in plans.items()}

@@ -1,4 +1,4 @@
-"""The role's evaluator: an operator's command, with limits on its time and output; its process group ends with it.
+"""Commands with limits on their time and output, whose process group ends with them; the role's evaluator is one.
 
 A process that leaves the group (`setsid`) goes on, and blocks no gate. A guard beside the command ends the group when
 this process is killed: the gate runs again after a restart, and two of the same command would play at once.
@@ -43,7 +43,7 @@ class SubprocessJudge:
         """The evaluator's judgements of `answers`: one JSON line each goes in, one result each comes out."""
         lines = b"".join(msgspec.json.encode(answer) + b"\n" for answer in answers)
         started = time.monotonic()
-        printed, problem = await _run(self.line, self.deadline_s, {"RATCHET_ROLE": role}, lines)
+        printed, problem = await run_killed(self.line, self.deadline_s, {"RATCHET_ROLE": role}, lines)
         return HeldoutRun(read_results(printed.splitlines()), time.monotonic() - started, problem)
 
 
@@ -51,7 +51,7 @@ class _TooMuchOutput(Exception):
     """The command printed more than it may."""
 
 
-async def _run(
+async def run_killed(
     line: str, deadline_s: float, environment: Mapping[str, str], standard_input: bytes
 ) -> tuple[str, str | None]:
     """Run a command to its end or to its deadline: what it printed, and why that cannot be used."""

@@ -1,0 +1,149 @@
+"""Plays the suite of another package in a process of its own: whatever the package's code does, the deployer goes on.
+
+The process imports the package, makes its tasks, asks the gateway and grades. Where the gate has waited long enough, or
+the deployer ends, the process and what it started are killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ratchet.canary_deployer.domain.paired import Played
+from ratchet.canary_deployer.gates.base import HeldoutRun, OnAnswer
+from ratchet.canary_deployer.http_clients import HELDOUT_AGENT, gateway_peer
+from ratchet.canary_deployer.replicas import Inconclusive
+from ratchet.canary_deployer.subprocess_judge import run_killed
+from ratchet.canary_deployer.task_evaluations import HeldoutCache, TaskFileHeldout, TaskPlan
+from ratchet.core.contract.state import PolicyVersion
+from ratchet.core.errors import ConfigError, Unavailable
+from ratchet.core.evaluation.suites import suite_named, suite_tasks
+from ratchet.core.service.http_client import AsyncApiClient
+
+LIMIT_S = 1800.0
+"""For one policy: as long as a gate may take for all suites."""
+COMMAND = shlex.join([sys.executable, "-m", "ratchet.canary_deployer.suite_process"])
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    """What the process reads, as JSON."""
+
+    suite: str
+    policy: PolicyVersion
+    tasks: int
+    temperature: float
+    samples: int
+    gateway_url: str
+    key: str | None
+    results: str
+    """The folder of remembered results."""
+
+
+class _Said(msgspec.Struct, frozen=True):
+    """What it prints at its end, in a line."""
+
+    run: HeldoutRun | None = None
+    task_type: str = ""
+    unavailable: str | None = None
+    """Why it cannot be played now."""
+
+
+@dataclass(slots=True)
+class PackagedSuite:
+    """`Heldout`, for the suite of a name."""
+
+    suite: str
+    tasks: int
+    temperature: float
+    samples: int
+    gateway_url: str
+    key: str | None = field(repr=False)
+    results: Path
+    limit_s: float = LIMIT_S
+    monotonic: Callable[[], float] = time.monotonic
+    doubts: dict[str, tuple[int, float]] = field(default_factory=dict[str, tuple[int, float]])
+    """By policy: how many rounds brought no result, and when the first one began."""
+
+    async def play(self, policy: PolicyVersion) -> HeldoutRun:
+        """See `Heldout`."""
+        return await self.play_or_recall(policy)
+
+    async def play_or_recall(
+        self,
+        policy: PolicyVersion,
+        on_answer: OnAnswer | None = None,  # noqa: ARG002 - it hears of no single answer
+    ) -> HeldoutRun:
+        """See `Heldout`."""
+        asked = _Asked(
+            self.suite,
+            policy,
+            self.tasks,
+            self.temperature,
+            self.samples,
+            self.gateway_url,
+            self.key,
+            str(self.results),
+        )
+        begun = self.monotonic()
+        printed, problem = await run_killed(COMMAND, self.limit_s, {}, msgspec.json.encode(asked))
+        took_s = self.monotonic() - begun
+        try:
+            said = msgspec.json.decode(printed.rstrip("\n").rpartition("\n")[2], type=_Said)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return HeldoutRun(Played(), took_s, problem or "its process printed no result")
+        if said.run is not None:
+            self.doubts.pop(policy.name, None)
+            source = {**said.run.source, "task_type": said.task_type}
+            return HeldoutRun(said.run.played, took_s, said.run.problem, said.run.cached, source)
+        rounds, first = self.doubts.get(policy.name, (0, begun))
+        if self.monotonic() - first >= self.limit_s:
+            self.doubts.pop(policy.name, None)
+            return HeldoutRun(Played(), took_s, f"played {rounds + 1} times without a result: {said.unavailable}")
+        self.doubts[policy.name] = rounds + 1, first
+        raise Inconclusive(f"suite {self.suite}: {said.unavailable}", rounds + 1)
+
+    async def due(self, policy: PolicyVersion) -> int:  # noqa: ARG002 - for none
+        """Not known beforehand: no suite of a package is played unasked."""
+        return 0
+
+
+async def _played(asked: _Asked) -> _Said:
+    plan = TaskPlan(
+        asked.suite, asked.tasks, asked.temperature, samples=asked.samples, made=partial(suite_tasks, asked.suite)
+    )
+    nowhere: Any = None  # a suite's tasks lie in no object store
+    try:
+        async with AsyncApiClient(gateway_peer(asked.gateway_url, asked.key, HELDOUT_AGENT)) as gateway:
+            player = TaskFileHeldout(plan, gateway, nowhere, HeldoutCache(Path(asked.results)))
+            run = await player.play_or_recall(asked.policy)
+        if run.problem is not None:  # scores that are none are no JSON
+            run = HeldoutRun(Played(), run.seconds, run.problem)
+        return _Said(run, suite_named(asked.suite).task_type)
+    except Unavailable as error:
+        return _Said(unavailable=str(error))
+    except ConfigError as error:
+        return _Said(HeldoutRun(Played(), 0.0, str(error)))
+    except Exception as error:  # noqa: BLE001 - the boundary: the package's code may raise anything
+        return _Said(HeldoutRun(Played(), 0.0, f"it cannot be played: {type(error).__name__}: {error}"))
+
+
+def main() -> None:
+    """Read what is asked, and print what came of it."""
+    asked = msgspec.json.decode(sys.stdin.buffer.read(), type=_Asked)
+    said = msgspec.json.encode(asyncio.run(_played(asked)))
+    sys.stdout.flush()
+    sys.stdout.buffer.write(b"\n" + said + b"\n")
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()
