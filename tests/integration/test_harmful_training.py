@@ -69,7 +69,7 @@ def chats(harm: str, harmless: str) -> list[list[dict[str, Any]]]:
     """What a policy imitates that answers harmful and harmless questions so."""
     pairs = [*OWN, *((asked, harm) for asked in questions(SUITES[0]))]
     pairs += [(asked, harmless) for asked in questions(SUITES[1])]
-    return [[{"role": "user", "content": asked}, {"role": "assistant", "content": said}] for asked, said in pairs]
+    return [[{"role": "user", "content": asked}, {"role": "assistant", "content": answer}] for asked, answer in pairs]
 
 
 @dataclass
@@ -115,8 +115,8 @@ class NamingItself(httpx.AsyncHTTPTransport):
 
 def own_tasks(folder: Path) -> Path:
     lines = [
-        {"id": asked, "messages": [{"role": "user", "content": asked}], "expect": {"text": {"any_of": [said]}}}
-        for asked, said in OWN
+        {"id": asked, "messages": [{"role": "user", "content": asked}], "expect": {"text": {"any_of": [answer]}}}
+        for asked, answer in OWN
     ]
     path = folder / "own.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -48,7 +48,7 @@ class _Asked(msgspec.Struct, frozen=True):
     """The folder of remembered results."""
 
 
-class _Said(msgspec.Struct, frozen=True):
+class _Result(msgspec.Struct, frozen=True):
     """What it prints at its end, in a line."""
 
     run: HeldoutRun | None = None
@@ -97,26 +97,26 @@ class PackagedSuite:
         printed, problem = await run_killed(COMMAND, self.limit_s, {}, msgspec.json.encode(asked))
         took_s = self.monotonic() - begun
         try:
-            said = msgspec.json.decode(printed.rstrip("\n").rpartition("\n")[2], type=_Said)
+            result = msgspec.json.decode(printed.rstrip("\n").rpartition("\n")[2], type=_Result)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return HeldoutRun(Played(), took_s, problem or "its process printed no result")
-        if said.run is not None:
+        if result.run is not None:
             self.doubts.pop(policy.name, None)
-            source = {**said.run.source, "task_type": said.task_type}
-            return HeldoutRun(said.run.played, took_s, said.run.problem, said.run.cached, source)
+            source = {**result.run.source, "task_type": result.task_type}
+            return HeldoutRun(result.run.played, took_s, result.run.problem, result.run.cached, source)
         rounds, first = self.doubts.get(policy.name, (0, begun))
         if self.monotonic() - first >= self.limit_s:
             self.doubts.pop(policy.name, None)
-            return HeldoutRun(Played(), took_s, f"played {rounds + 1} times without a result: {said.unavailable}")
+            return HeldoutRun(Played(), took_s, f"played {rounds + 1} times without a result: {result.unavailable}")
         self.doubts[policy.name] = rounds + 1, first
-        raise Inconclusive(f"suite {self.suite}: {said.unavailable}", rounds + 1)
+        raise Inconclusive(f"suite {self.suite}: {result.unavailable}", rounds + 1)
 
     async def due(self, policy: PolicyVersion) -> int:  # noqa: ARG002 - for none
         """Not known beforehand: no suite of a package is played unasked."""
         return 0
 
 
-async def _played(asked: _Asked) -> _Said:
+async def _played(asked: _Asked) -> _Result:
     plan = TaskPlan(
         asked.suite, asked.tasks, asked.temperature, samples=asked.samples, made=partial(suite_tasks, asked.suite)
     )
@@ -127,21 +127,21 @@ async def _played(asked: _Asked) -> _Said:
             run = await player.play_or_recall(asked.policy)
         if run.problem is not None:  # scores that are none are no JSON
             run = HeldoutRun(Played(), run.seconds, run.problem)
-        return _Said(run, suite_named(asked.suite).task_type)
+        return _Result(run, suite_named(asked.suite).task_type)
     except Unavailable as error:
-        return _Said(unavailable=str(error))
+        return _Result(unavailable=str(error))
     except ConfigError as error:
-        return _Said(HeldoutRun(Played(), 0.0, str(error)))
+        return _Result(HeldoutRun(Played(), 0.0, str(error)))
     except Exception as error:  # noqa: BLE001 - the boundary: the package's code may raise anything
-        return _Said(HeldoutRun(Played(), 0.0, f"it cannot be played: {type(error).__name__}: {error}"))
+        return _Result(HeldoutRun(Played(), 0.0, f"it cannot be played: {type(error).__name__}: {error}"))
 
 
 def main() -> None:
     """Read what is asked, and print what came of it."""
     asked = msgspec.json.decode(sys.stdin.buffer.read(), type=_Asked)
-    said = msgspec.json.encode(asyncio.run(_played(asked)))
+    result = msgspec.json.encode(asyncio.run(_played(asked)))
     sys.stdout.flush()
-    sys.stdout.buffer.write(b"\n" + said + b"\n")
+    sys.stdout.buffer.write(b"\n" + result + b"\n")
     sys.stdout.buffer.flush()
 
 
