@@ -127,9 +127,7 @@ async def loop(shared: SharedSettings, folder: Path, filters: FilterSettings) ->
     async with connected(shared) as bus, prepared_warehouse(shared), providing(provider) as url:
         upstream = UpstreamSettings(name="provider", base_url=url, api_key_env=KEY_VARIABLE, models={"*": "big-model"})
         of_gateway = shared.model_copy(update={"data_dir": folder / "gateway"})
-        gateway = GatewaySettings(
-            shared=of_gateway, port=0, upstreams=[upstream], roles=[ROLE], filters={ROLE: filters}, grace_s=0.0
-        )
+        gateway = GatewaySettings(shared=of_gateway, port=0, upstreams=[upstream], filters={ROLE: filters}, grace_s=0.0)
         async with (
             running_app(build_collector(CollectorSettings(shared=shared, linger_s=0.02))),
             running_app(build_rewards(RewardSettings(shared=shared, linger_s=0.02, weights=WEIGHTS))),

@@ -29,6 +29,7 @@ from ratchet.core.contract.bundle import Bundle
 from ratchet.core.contract.state import BUNDLES, RESPONSES, SealedResponse
 from ratchet.core.errors import ConfigError
 from ratchet.core.rules.access import AGENT_SCOPES, SERVICE_SCOPES, KeyScope
+from ratchet.core.rules.engines import ANY_ROLE
 from ratchet.core.rules.recent_share import COLLECTION
 from ratchet.core.service.asgi import JsonApi
 from ratchet.core.service.authentication import Authentication
@@ -217,7 +218,8 @@ def _routing(settings: Settings, constants: Constants, recording: _Recording, cl
     closing.push_async_callback(engines.close)
     upstreams = list(map(build_upstream, settings.upstreams, transports))
     known = {upstream.name: upstream.known_models for upstream in settings.upstreams}
-    models = Models(routes, upstreams, settings.aliases, settings.roles, settings.other_role, upstream_models=known)
+    roles = [*settings.roles, *(role for role in settings.filters if role != ANY_ROLE)]
+    models = Models(routes, upstreams, settings.aliases, roles, settings.other_role, upstream_models=known)
     announce, is_blind = recording.recorder.publish_start, recording.publishing.is_blind
     router = CallRouter(routes, engines.of, upstreams, announce=announce, is_blind=is_blind, now=utc_now)
     return _Routing(routes, engines, models, router)

@@ -159,7 +159,8 @@ class Settings(ServiceSettings):
     """Names that agents may use for a role or `role@version`, say `gpt-4.1-mini` for `support`, which may then begin
     behind an upstream. JSON."""
     roles: list[Annotated[str, Field(pattern=ROLE.pattern)]] = Field(default_factory=list[str])
-    """Roles that may begin behind an upstream, before they have a policy. A JSON list."""
+    """Roles that may begin behind an upstream, before they have a policy, as those may that `filters` names. A JSON
+    list."""
     other_role: str = Field(default=DEFAULT_ROLE, pattern=ROLE.pattern)
     """The role of calls that ask for any other name of a model: agents cannot create roles."""
     service_roles: dict[str, Annotated[str, Field(pattern=ROLE.pattern)]] = Field(default_factory=dict[str, str])

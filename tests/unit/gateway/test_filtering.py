@@ -248,6 +248,8 @@ ACTS = """
             time.sleep(1e6)
         if "die" in text:
             os._exit(1)
+        if "exit" in text:
+            raise SystemExit(3)
         if "raise" in text:
             raise RuntimeError(text)
         if "nonsense" in text:
@@ -321,8 +323,12 @@ async def test_filter_that_misbehaves_fails_in_words_and_the_next_call_goes_on(
 ) -> None:
     judge = Judge("acts")
     try:
-        raised, nonsense, huge, died = await judge_of(["raise", "nonsense", "huge", "die"], judge)
-        assert (raised, nonsense.partition(",")[0]) == ("it raised RuntimeError", "it gave a dict")
+        raised, left, nonsense, huge, died = await judge_of(["raise", "exit", "nonsense", "huge", "die"], judge)
+        assert (left, raised, nonsense.partition(",")[0]) == (
+            "it raised SystemExit",
+            "it raised RuntimeError",
+            "it gave a dict",
+        )
         assert huge.startswith("it gave a Verdict, not a verdict with texts of bounded length")
         assert died.startswith("BrokenProcessPool")
         assert await judge.judge(["Mia", "Ana"]) == [Verdict("replace", "a name", "Eve"), None]
