@@ -46,7 +46,7 @@ function gates(rollout: Rollout): Step {
   const passed = rollout.gates.filter((gate) => gate.outcome === "passed").length;
   return {
     name: "Gates",
-    detail: rollout.gates.length === 0 ? "none has run" : `${passed} of ${rollout.gates.length} passed`,
+    detail: rollout.progress ?? (rollout.gates.length === 0 ? "none has run" : `${passed} of ${rollout.gates.length} passed`),
     state: failed ? "failed" : BEFORE_TRAFFIC.has(state) ? "now" : "done",
   };
 }
