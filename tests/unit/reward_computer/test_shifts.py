@@ -126,7 +126,7 @@ def test_products_of_factors_have_the_mean_1_over_all_orders(values: Sequence[in
     for begin in range(len(values)):
         products = [
             math.prod(
-                1 + bet * centred_rank([order[:place].count(level) for level in range(6)], order[place])
+                1 + bet * centred_rank([order[:place].count(level) for level in range(6)], order[place], place)
                 for place in range(begin, len(order))
             )
             for order in itertools.permutations(values)

@@ -107,18 +107,22 @@ def evidence(trackers: Sequence[Tracker]) -> float:
     return max((run.wealth / ALARM for tracker in trackers for run in tracker.runs), default=0.0)
 
 
-def centred_rank(levels: Sequence[int], level: int) -> float:
+def centred_rank(levels: Sequence[int], level: int, values: int) -> float:
     """g of a value at `level` that comes to values counted by level: over all of them, itself among them, the sum of g
     is 0."""
-    smaller, greater = sum(levels[:level]), sum(levels[level + 1 :])
-    return (smaller - greater) / (smaller + levels[level] + greater + 1)
+    is_low = 2 * level < len(levels)  # the shorter side is summed, the other one is what remains
+    side = sum(levels[:level] if is_low else levels[level + 1 :])
+    rest = values - side - levels[level]
+    return (side - rest if is_low else rest - side) / (values + 1)
 
 
 def _grown(tracker: Tracker, reading: Reading, warm_up: int) -> Tracker:
     level = round(min(1.0, max(0.0, reading.share)) * (LEVELS - 1))
-    rank, values = centred_rank(tracker.levels, level), tracker.values + 1
+    rank, values = centred_rank(tracker.levels, level, tracker.values), tracker.values + 1
+    levels = tracker.levels.copy()
+    levels[level] += 1
     return Tracker(
-        levels=[*tracker.levels[:level], tracker.levels[level] + 1, *tracker.levels[level + 1 :]],
+        levels=levels,
         values=values,
         total=tracker.total + reading.value,
         runs=tracker.runs
