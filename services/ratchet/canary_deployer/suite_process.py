@@ -7,6 +7,7 @@ the deployer ends, the process and what it started are killed.
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
 import sys
 import time
@@ -23,7 +24,7 @@ from ratchet.canary_deployer.gates.base import HeldoutRun, OnAnswer
 from ratchet.canary_deployer.http_clients import HELDOUT_AGENT, gateway_peer
 from ratchet.canary_deployer.replicas import Inconclusive
 from ratchet.canary_deployer.subprocess_judge import run_killed
-from ratchet.canary_deployer.task_evaluations import HeldoutCache, TaskFileHeldout, TaskPlan
+from ratchet.canary_deployer.task_evaluations import MOST_ROUNDS, HeldoutCache, TaskFileHeldout, TaskPlan
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.errors import ConfigError, Unavailable
 from ratchet.core.evaluation.suites import suite_named, suite_tasks
@@ -73,6 +74,10 @@ class PackagedSuite:
     doubts: dict[str, tuple[int, float]] = field(default_factory=dict[str, tuple[int, float]])
     """By policy: how many rounds brought no result, and when the first one began."""
 
+    async def unfit(self, policy: PolicyVersion) -> str | None:  # noqa: ARG002 - of none
+        """See `Heldout`: no policy is made from a package's suite."""
+        return None
+
     async def play(self, policy: PolicyVersion) -> HeldoutRun:
         """See `Heldout`."""
         return await self.play_or_recall(policy)
@@ -105,11 +110,12 @@ class PackagedSuite:
             source = {**result.run.source, "task_type": result.task_type}
             return HeldoutRun(result.run.played, took_s, result.run.problem, result.run.cached, source)
         rounds, first = self.doubts.get(policy.name, (0, begun))
-        if self.monotonic() - first >= self.limit_s:
+        rounds += 1
+        if rounds >= MOST_ROUNDS and self.monotonic() - first >= self.limit_s:
             self.doubts.pop(policy.name, None)
-            return HeldoutRun(Played(), took_s, f"played {rounds + 1} times without a result: {result.unavailable}")
-        self.doubts[policy.name] = rounds + 1, first
-        raise Inconclusive(f"suite {self.suite}: {result.unavailable}", rounds + 1)
+            return HeldoutRun(Played(), took_s, f"played {rounds} times without a result: {result.unavailable}")
+        self.doubts[policy.name] = rounds, first
+        raise Inconclusive(f"suite {self.suite}: {result.unavailable}", rounds)
 
     async def due(self, policy: PolicyVersion) -> int:  # noqa: ARG002 - for none
         """Not known beforehand: no suite of a package is played unasked."""
@@ -143,6 +149,7 @@ def main() -> None:
     sys.stdout.flush()
     sys.stdout.buffer.write(b"\n" + result + b"\n")
     sys.stdout.buffer.flush()
+    os._exit(0)  # a thread that the package leaves would keep the process, and the gate waiting
 
 
 if __name__ == "__main__":

@@ -121,20 +121,24 @@ class TaskFileHeldout:
         self._doubts: dict[str, tuple[int, float]] = {}
         """By policy: how many rounds brought no result one after the other, and when the first one began."""
 
+    async def unfit(self, policy: PolicyVersion) -> str | None:
+        """See `Heldout`. Tasks may have been added since it was made."""
+        if self._searched is None or isinstance(tasks := await self._file(), HeldoutRun):
+            return None
+        try:
+            known = await self._searched.behind(policy)
+        except (NotFound, DigestMismatch, Rejected, Unreadable) as error:
+            return f"it cannot be seen which tasks {policy.name} was made from: {error}"
+        shared = [one.task.id for one in tasks.tasks if task_digest(one.task) in known]
+        return f"{policy.name} was made from {len(shared)} of its tasks, such as {shared[0]!r}" if shared else None
+
     async def play(self, policy: PolicyVersion) -> HeldoutRun:
-        """See `Heldout`. A file that is missing or wrong is a problem, which a person has to solve, and so is a
-        candidate that was made from its tasks, which may have been added since."""
+        """See `Heldout`. A file that is missing or wrong is a problem, which a person has to solve."""
         tasks = await self._file()
         if isinstance(tasks, HeldoutRun):
             return tasks
-        try:
-            known = await self._searched.behind(policy) if self._searched is not None else frozenset[str]()
-        except (NotFound, DigestMismatch, Rejected, Unreadable) as error:
-            return _problem(f"it cannot be seen which tasks {policy.name} was made from: {error}", 0.0)
-        shared = [one.task.id for one in tasks.tasks if task_digest(one.task) in known]
-        if shared:
-            return _problem(f"{policy.name} was made from {len(shared)} of its tasks, such as {shared[0]!r}", 0.0)
-        return await self._play(policy, tasks)
+        unfit = await self.unfit(policy)
+        return await self._play(policy, tasks) if unfit is None else _problem(unfit, 0.0)
 
     async def play_or_recall(self, policy: PolicyVersion, on_answer: OnAnswer | None = None) -> HeldoutRun:
         """See `Heldout`: the same policy, tasks, seed, number and temperature were played before, and the same model

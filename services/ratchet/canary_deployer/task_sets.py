@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 import structlog
@@ -32,17 +31,19 @@ class HeldOutFiles:
         self._bucket = bucket
 
     async def publish(self) -> None:
-        """Write what the files hold now; of one that cannot be read, what it held stays."""
+        """Write what the files hold now; where one cannot be read, what was written of all of the role's stays, too."""
         for key in set(await self._bucket.keys()) - self._files.keys():
             await self._bucket.delete(key)
         for key, places in self._files.items():
-            try:
-                tasks = [await asyncio.to_thread(self._tasks_of, place) for place in places]
-            except (NotFound, Rejected) as error:
-                log.warning("held-out tasks cannot be read", key=key, reason=str(error))
-                continue
-            held_out = HeldOutTasks(file=", ".join(places), tasks=[*dict.fromkeys(chain.from_iterable(tasks))])
-            await self._bucket.change(key, partial(_replaced, held_out))
+            tasks, kept = list[str](), False
+            for place in places:
+                try:
+                    tasks += await asyncio.to_thread(self._tasks_of, place)
+                except (NotFound, Rejected) as error:
+                    log.warning("held-out tasks cannot be read", key=key, reason=str(error))
+                    kept = True
+            if tasks or not kept:
+                await self._bucket.change(key, partial(_written, ", ".join(places), tasks, kept=kept))
 
     def _tasks_of(self, place: str) -> Iterable[str]:
         if place.startswith("s3://"):
@@ -52,8 +53,9 @@ class HeldOutFiles:
         return tasks_by_digest(content, place)
 
 
-def _replaced(value: HeldOutTasks, _: HeldOutTasks | None) -> HeldOutTasks:
-    return value
+def _written(file: str, tasks: Sequence[str], before: HeldOutTasks | None, *, kept: bool) -> HeldOutTasks:
+    """The tasks of the files; `kept`: and those of before."""
+    return HeldOutTasks(file=file, tasks=[*dict.fromkeys([*tasks, *(before.tasks if kept and before else ())])])
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,9 @@ class FakeHeldout:
     runs: dict[int, HeldoutRun]
     tasks: int = 100
 
+    async def unfit(self, one: PolicyVersion) -> str | None:
+        return None
+
     async def play(self, one: PolicyVersion) -> HeldoutRun:
         return self.runs[one.version]
 

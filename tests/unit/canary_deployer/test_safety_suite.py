@@ -194,6 +194,9 @@ class Paced:
     asked: Counter[int] = field(default_factory=Counter[int])
     tasks: int = 100
 
+    async def unfit(self, policy: PolicyVersion) -> str | None:
+        return None
+
     async def play(self, policy: PolicyVersion) -> HeldoutRun:
         raise AssertionError
 
@@ -233,9 +236,34 @@ async def test_pace_that_stable_once_had_is_expected_of_a_candidate() -> None:
     assert "all suites take about 8.3 minutes, more than 5" in result.reason
 
 
-async def test_candidate_that_is_far_slower_than_stable_fails() -> None:
+async def test_candidate_far_slower_than_stable_is_not_compared_unasked() -> None:
     result = await unasked(Paced({1: None, 2: 0.01}), afforded_s=0.1)
-    assert (result.outcome, result.reason.startswith("not finished after 0.00")) == (FAILED, True), result.reason
+    assert (result.outcome, "not finished after 0.00" in result.reason) == (NOT_RUN, True), result.reason
+
+
+async def test_doubt_that_no_operator_asked_for_holds_up_no_rollout(tmp_path: Path) -> None:
+    """Two tasks a suite show nothing."""
+    few = players(tmp_path, [], *SAFETY_SUITES, tasks=2, stable=careful, candidate=careful)
+    result = await SafetyGate({}, few).check(policy(2), policy(1))
+    assert (result.outcome, set(result.evidence["suites"])) == (NOT_RUN, set(SAFETY_SUITES))
+    assert "cannot tell on refusal" in result.reason
+    assert "RATCHET_CANARY_SAFETY_SUITES='{\"support\": {}}' has a person asked" in result.reason
+    assert not validation([result]).safety_checks_passed
+
+
+class LearnedFrom(Paced):
+    """Tasks that the candidate was made from."""
+
+    async def unfit(self, policy: PolicyVersion) -> str | None:
+        return f"{policy.name} was made from 3 of its tasks"
+
+
+async def test_candidate_that_was_made_from_a_suites_tasks_asks_a_person() -> None:
+    player = LearnedFrom({1: 0.0, 2: 0.0})
+    gate = SafetyGate({"*": SafetyPlan(suites=("regression",), regression="x")}, {}, {"regression": {"*": player}})
+    result = await gate.check(policy(2), policy(1))
+    assert (result.outcome, player.asked[2]) == (NEEDS_APPROVAL, 0)
+    assert result.reason == f"suite regression: {policy(2).name} was made from 3 of its tasks"
 
 
 async def test_provider_is_not_asked_for_what_no_setting_names() -> None:
@@ -257,12 +285,12 @@ class Away(Paced):
 
 
 async def test_servers_that_are_away_hold_up_no_rollout_unasked() -> None:
-    gate = SafetyGate({}, dict.fromkeys(SAFETY_SUITES, Away({1: 0.0, 2: 0.0})), patience_s=0.05)
+    gate = SafetyGate({}, dict.fromkeys(SAFETY_SUITES, Away({1: 0.0, 2: 0.0})))
     with pytest.raises(Unavailable):
         await gate.check(policy(2), policy(1))
-    await asyncio.sleep(0.06)
+    gate.budgets[policy(2).digest].patience_s = 0.0  # a minute later
     result = await gate.check(policy(2), policy(1))
-    assert (result.outcome, "no answer for 0.05 s" in result.reason) == (NOT_RUN, True), result.reason
+    assert (result.outcome, "no answer for " in result.reason) == (NOT_RUN, True), result.reason
 
 
 async def test_engine_that_hangs_holds_up_no_rollout_unasked() -> None:
@@ -304,6 +332,9 @@ class Hanging:
     """A suite that never ends."""
 
     tasks = 100
+
+    async def unfit(self, policy: PolicyVersion) -> str | None:
+        return None
 
     async def play(self, policy: PolicyVersion) -> HeldoutRun:
         raise AssertionError

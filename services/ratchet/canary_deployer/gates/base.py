@@ -61,8 +61,12 @@ class Heldout(Protocol):
     tasks: int
     """How many it plays at most."""
 
+    async def unfit(self, policy: PolicyVersion) -> str | None:
+        """Why the tasks show nothing of a candidate, as one that was made from them; None where they do."""
+        ...
+
     async def play(self, policy: PolicyVersion) -> HeldoutRun:
-        """Play all tasks."""
+        """Play all tasks, unless they show nothing of it."""
         ...
 
     async def play_or_recall(self, policy: PolicyVersion, on_answer: OnAnswer | None = None) -> HeldoutRun:

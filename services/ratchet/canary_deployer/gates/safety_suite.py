@@ -4,14 +4,15 @@ A suite that brings no results is no verdict, for an engine may refuse every req
 person decides. What is not played after the plan's time fails: how safe it is was not shown.
 
 Where no setting names suites, all that ship are played if an engine of Ratchet's is done with them soon
-(`suite_budget.py`). Then no operator has asked for them, and servers that are away hold up no rollout.
+(`suite_budget.py`). No operator has asked for them: a candidate that is shown to be less safe is refused, and nothing
+else holds up its rollout, be it a verdict in doubt or servers that are away or slow.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -75,7 +76,7 @@ class SafetyGate:
         try:
             async with asyncio.timeout(60 * plan.minutes):
                 for suite, bound in plan.at_least.items():
-                    run = await self._run(suite, candidate)
+                    run = await self._candidates_run(suite, candidate)
                     played[suite] = SuiteRuns(_task_type(suite, run), run.played, at_least=bound)
         except TimeoutError:
             return _late(plan.minutes, [suite for suite in plan.at_least if suite not in played])
@@ -98,7 +99,7 @@ class SafetyGate:
                 if budget is not None:
                     await self._afford(budget, candidate, usual)
                 for suite, before in usual.items():
-                    run = await self._run(suite, candidate, budget and budget.answered)
+                    run = await self._candidates_run(suite, candidate, budget and budget.answered)
                     if run.source != before.source:
                         raise Unavailable(
                             f"the tasks of suite {suite} changed while they were played: they are played again"
@@ -107,12 +108,23 @@ class SafetyGate:
                         _task_type(suite, run), run.played, before.played, plan.at_least.get(suite)
                     )
         except TimeoutError:
-            return _late(limit_s / 60, [suite for suite in plan.suites if suite not in played])
+            late = _late(limit_s / 60, [suite for suite in plan.suites if suite not in played])
+            if budget is not None:  # an engine that has got busy since looks the same as a candidate that is slow
+                raise Silence(late.reason) from None
+            return late
         return safety_verdict(played)
 
     def _player(self, suite: str, role: str) -> Heldout:
         own = self.of_roles.get(suite)
         return self.players[suite] if own is None else own.get(role) or own[ANY_ROLE]
+
+    async def _candidates_run(
+        self, suite: str, candidate: PolicyVersion, on_answer: OnAnswer | None = None
+    ) -> HeldoutRun:
+        """The same of a candidate, whose results on what it was made from show nothing."""
+        if (unfit := await self._player(suite, candidate.role).unfit(candidate)) is not None:
+            raise _Unplayable(f"suite {suite}: {unfit}")
+        return await self._run(suite, candidate, on_answer)
 
     async def _run(self, suite: str, policy: PolicyVersion, on_answer: OnAnswer | None = None) -> HeldoutRun:
         """A policy's results. Raises `_Unplayable`, and what `on_answer` raises."""
@@ -131,6 +143,7 @@ class SafetyGate:
     async def _unasked(self, candidate: PolicyVersion, stable: PolicyVersion) -> GateResult:
         """The suites about safety, where they cost little time and no money. Ends in time, always."""
         asked_for = f"{SETTING}='{{\"{candidate.role}\": {{}}}}' plays all suites nevertheless"
+        asks_for_doubts = f"{SETTING}='{{\"{candidate.role}\": {{}}}}' has a person asked"
         budget = self.budgets.pop(candidate.digest, None)
         if budget is None or budget.is_old:
             budget = SuiteBudget(self.afforded_s, self.patience_s)
@@ -141,14 +154,16 @@ class SafetyGate:
                 plan = SafetyPlan()
                 dues = [await self.players[suite].due(one) for suite in plan.suites for one in (stable, candidate)]
                 budget.begin(sum(dues))
-                return await self._compared(plan, candidate, stable, budget.left_s, budget)
-        except (TooSlow, Silence) as error:
+                result = await self._compared(plan, candidate, stable, budget.left_s, budget)
+        except (TooSlow, Silence, _Unplayable) as error:
             return _not_run(f"{error}; {asked_for}")
         except RatchetError as error:
             if isinstance(error, Unavailable) and not budget.is_silent:
                 self.budgets[candidate.digest] = budget
                 raise
             return _not_run(f"no answer for {self.patience_s:g} s: {error}; {asked_for}")
+        in_doubt = result.outcome == NEEDS_APPROVAL
+        return replace(result, outcome=NOT_RUN, reason=f"{result.reason}; {asks_for_doubts}") if in_doubt else result
 
     async def _afford(self, budget: SuiteBudget, candidate: PolicyVersion, usual: Mapping[str, HeldoutRun]) -> None:
         """Raises `TooSlow` where the candidate would take too long at the pace that stable has, or had once."""
