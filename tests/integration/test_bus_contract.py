@@ -618,6 +618,7 @@ async def test_the_broker_reports_how_far_a_consumer_is(connect: Connect) -> Non
 async def test_consumer_keeps_no_place_until_it_is_needed(connect: Connect) -> None:
     taken: list[int] = []
     needed = asyncio.Event()
+    unread = [Unreadable("reward_functions/in_force", 1, "of another version")]
 
     async def take(received: Received[Order]) -> Sequence[Message]:
         taken.append(received.message.number)
@@ -627,6 +628,8 @@ async def test_consumer_keeps_no_place_until_it_is_needed(connect: Connect) -> N
         return not (await ask(bus.nc, "CONSUMER.INFO.ORDERS.bills", _Info)).error
 
     async def is_needed() -> bool:
+        if unread:
+            raise unread.pop()
         return needed.is_set()
 
     async with connect() as bus:

@@ -46,6 +46,7 @@ from ratchet.core.errors import (
     RatchetError,
     Rejected,
     Unavailable,
+    Unreadable,
 )
 
 log = structlog.get_logger()
@@ -123,7 +124,7 @@ Handlers = Mapping[type[Message], BatchHandler]
 Delivery = tuple[Msg, Received[Message]]
 """A delivery, and what was read of it."""
 Needed = Callable[[], Awaitable[bool]]
-"""Whether a consumer has anything to do with messages by now. Raises `Unavailable`."""
+"""Whether a consumer has anything to do with messages by now. Raises `Unavailable` or `Unreadable`."""
 OnDead = Callable[[Sequence[int]], Awaitable[None]]
 """Called with the sequences of dead messages before their dead letters are published, at every attempt at that."""
 
@@ -258,8 +259,8 @@ class Consumer:
                 if not given_up:  # it may have been needed before
                     await self._deliveries.give_up()
                 given_up = True
-            except (nats.errors.Error, JetStreamError, TimeoutError, Unavailable) as error:
-                log.warning("waiting for the broker", consumer=self._spec.name, reason=repr(error))
+            except (nats.errors.Error, JetStreamError, TimeoutError, Unavailable, Unreadable) as error:
+                log.warning("waiting to open", consumer=self._spec.name, reason=repr(error))
             await asyncio.sleep(OPEN_S)
 
     async def _pull(self) -> list[Msg]:
