@@ -65,8 +65,8 @@ _TAGS = re.compile(
 _MARKDOWN = str.maketrans("*_`~", "    ")
 _TWINS = str.maketrans("аеорсухіјѕһԁԛԝӏαονρτικ", "aeopcyxijshdqwlaovptik")
 """Letters of Cyrillic and Greek that look like Latin ones."""
-_MIXED = re.compile(r"[^\W\d_]*[a-z][^\W\d_]*")
-"""A word with a Latin letter."""
+_WORD, _LATIN = re.compile(r"[^\W\d_]+"), re.compile("[a-z]")
+"""Only in a word with a Latin letter are others its twins."""
 
 
 def plain(text: str) -> str:
@@ -109,8 +109,12 @@ def _plain(text: str) -> str:
         hidden = " ".join(_TAGGED.findall(text)).translate(_SHOWN)
         text = unicodedata.normalize("NFKD", _UNSEEN.sub("", text))
         text = unicodedata.normalize("NFKC", _ACCENTS.sub("", text)).lower()
-        text = f"{_MIXED.sub(lambda word: word[0].translate(_TWINS), text)} {hidden}"
+        text = f"{_WORD.sub(_latin, text)} {hidden}"
     return " ".join(text.translate(_MARKDOWN).lower().split())
+
+
+def _latin(word: re.Match[str]) -> str:
+    return word[0].translate(_TWINS) if _LATIN.search(word[0]) else word[0]
 
 
 @dataclass(frozen=True)
