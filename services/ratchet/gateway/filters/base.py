@@ -56,6 +56,8 @@ _TAGGED = re.compile("[\U000e0020-\U000e007e]+")
 """Characters without a shape that models read as letters."""
 _SHOWN = {number: number - 0xE0000 for number in range(0xE0020, 0xE007F)}
 _ESCAPED = re.compile(r"\\u([0-9a-fA-F]{4})")
+_NUMBER = re.compile("&#([0-9]{8,})")
+"""Eight digits name no character any more, and Python reads no number of some thousand."""
 _ATTRIBUTE = r"""(?: [\w:-]+=(?:"[^"<>\s]{0,200}"|'[^'<>\s]{0,200}'|[^"'<>\s]{1,200}))"""
 _TAGS = re.compile(
     rf"</?(?:(br|div|h[1-6]|li|p|td|tr|ul)|a|b|code|em|font|i|mark|s|small|span|strong|tt|u){_ATTRIBUTE}{{0,9}} ?/?>",
@@ -102,7 +104,7 @@ def _plain(text: str) -> str:
         text = text.replace("\\n", "\n").replace("\\t", "\t").replace('\\"', '"')
         text = _ESCAPED.sub(lambda code: chr(int(code[1], 16)), text)
     if "&" in text:
-        text = html.unescape(text)
+        text = html.unescape(_NUMBER.sub(lambda number: f"&#{number[1].lstrip('0')[:8]}", text))
     if "<" in text:
         text = _TAGS.sub(lambda tag: " " * bool(tag[1]), text)
     if not text.isascii():
