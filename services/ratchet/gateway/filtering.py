@@ -152,20 +152,33 @@ class Filtering:
             if not asked:
                 continue
             try:
-                verdicts = await self._judges[name].judge([place.text for place in asked])
+                verdicts = await self._verdicts(name, asked)
             except FilterFailed as error:
                 self._count(call, name, "failed")
                 log.error("a filter failed", filter=name, role=call.arm.role, reason=str(error))
                 if chosen.on_failure == "closed":
                     raise Filtered(503, f"the filter {name} failed, and this role fails closed", code=FAILED) from error
                 continue
-            alone = {id(place.holder) for place, verdict in zip(asked, verdicts, strict=True) if verdict is not None}
-            for place, verdict in zip(asked, verdicts, strict=True):
-                if verdict is not None and not any(id(part) in alone for part in place.parts):
-                    action = BLOCK if verdict.action == REPLACE and place.is_fixed else verdict.action
-                    action = FLAG if chosen.flag_only else action
-                    findings.append(Finding(name, place, msgspec.structs.replace(verdict, action=action)))
+            for place, verdict in verdicts:
+                action = BLOCK if verdict.action == REPLACE and place.is_fixed else verdict.action
+                action = FLAG if chosen.flag_only else action
+                findings.append(Finding(name, place, msgspec.structs.replace(verdict, action=action)))
         return findings
+
+    async def _verdicts(self, name: str, asked: Sequence[Place]) -> list[tuple[Place, Verdict]]:
+        """One filter's verdicts: on parts of a content together, where it replaces some, on the others together."""
+        begun = time.monotonic()
+        given = await self._judges[name].judge([place.text for place in asked])
+        verdicts = [(place, verdict) for place, verdict in zip(asked, given, strict=True) if verdict is not None]
+        replaced = {(id(place.holder), place.key) for place, verdict in verdicts if verdict.action == REPLACE}
+        kept = [(place, verdict) for place, verdict in verdicts if place.without(replaced) is place]
+        others = [(place, place.without(replaced)) for place, _ in verdicts]
+        again = [rest for place, rest in others if rest is not place and len(rest.parts) > 1]
+        if again:
+            spent_s = time.monotonic() - begun
+            given = await self._judges[name].judge([place.text for place in again], spent_s)
+            kept += [(place, verdict) for place, verdict in zip(again, given, strict=True) if verdict is not None]
+        return kept
 
     def label(self, call: Call, findings: Iterable[Finding]) -> None:
         """Publish one label for each filter and kind of text."""

@@ -52,19 +52,20 @@ class Judge:
         self._known = Verdicts()
         self._pool: ProcessPoolExecutor | None = None
 
-    async def judge(self, texts: Sequence[str]) -> Sequence[Verdict | None]:
-        """A verdict for each text. Raises `FilterFailed`."""
+    async def judge(self, texts: Sequence[str], spent_s: float = 0.0) -> Sequence[Verdict | None]:
+        """A verdict for each text, in what is left of the time. Raises `FilterFailed`."""
+        limit_s = self.limit_s - spent_s
         rules = RULES.get(self._name)
         if rules is not None and self._is_short(texts):
             return judged(self._filter, texts, self._known)
         if rules is not None:  # nothing ends a thread: the rules themselves stop in time
-            in_time = partial(rules, until=time.monotonic() + self.limit_s)
+            in_time = partial(rules, until=time.monotonic() + limit_s)
             ask = partial(judged, in_time, texts, self._known)
         else:
             self._pool = self._pool or ProcessPoolExecutor(PROCESSES, get_context("spawn"))
             ask = partial(judged_by, self._name, texts)
         try:
-            async with asyncio.timeout(self.limit_s):
+            async with asyncio.timeout(limit_s):
                 return await asyncio.get_running_loop().run_in_executor(self._pool, ask)
         except FilterFailed:
             raise

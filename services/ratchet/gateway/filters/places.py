@@ -6,8 +6,8 @@ read as all else, and values that hold no text (numbers, null, pictures) are pas
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from ratchet.dialects.requests import Body
@@ -43,7 +43,14 @@ class Place:
     path: tuple[object, ...] = ()
     """Of a stream: chunks with the same path continue one another's text."""
     parts: Sequence[Any] = ()
-    """The parts of a content that are this text together: a verdict on one of them alone takes its place."""
+    """The parts of a content whose texts are this one together."""
+
+    def without(self, replaced: Collection[tuple[int, Any]]) -> Place:
+        """The parts together, but for those of which another text takes the place: by holder and key."""
+        parts = [part for part in self.parts if (id(part), "text") not in replaced]
+        if len(parts) == len(self.parts):
+            return self
+        return replace(self, text=" ".join(part["text"] for part in parts), parts=parts)
 
 
 def places_of_request(members: Mapping[str, Any]) -> Iterator[Place]:
@@ -110,10 +117,10 @@ def _of_part(part: Any, *, is_new: bool) -> Iterator[Place]:
 
 def _together(kind: str, holder: Any, key: Any, parts: list[Any], *, is_new: bool) -> Iterator[Place]:
     """The texts of a content's parts as one: a sentence may begin in one of them and end in the next."""
-    spoken = [cast("Body", part) for part in parts if isinstance(part, dict) and "text" in part]
-    texts = [text for part in spoken if isinstance(text := part["text"], str)]
-    if len(texts) > 1:
-        yield Place(kind, " ".join(texts), holder, key, is_new, parts=spoken)
+    named = [cast("Body", part) for part in parts if isinstance(part, dict)]
+    spoken = [part for part in named if isinstance(part.get("text"), str)]
+    if len(spoken) > 1:
+        yield Place(kind, " ".join(part["text"] for part in spoken), holder, key, is_new, parts=spoken)
 
 
 def _nested(kind: str, holder: Body, member: str, *, is_new: bool) -> Iterator[Place]:
