@@ -268,7 +268,8 @@ def rollout_of(version: int, state: str, **changes: object) -> RolloutOut:
     """The newest rollout of `support`, which is of this version."""
     example = json.loads((ROOT / "http/examples/deployer/RolloutOut.json").read_text())
     candidate = {"version": version, "name": f"support@{version}-{version:08x}", "digest": f"{version:064x}"}
-    return msgspec.convert({**example, "candidate": candidate, "state": state, "parked": False, **changes}, RolloutOut)
+    shown = {"candidate": candidate, "state": state, "parked": False, "progress": None}
+    return msgspec.convert({**example, **shown, **changes}, RolloutOut)
 
 
 async def test_a_candidate_waits_for_the_canary_before_it(

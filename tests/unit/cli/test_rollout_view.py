@@ -66,12 +66,17 @@ def test_a_broken_log_names_the_decision(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_only_a_rollout_with_traffic_has_a_stage_and_a_weight(capsys: pytest.CaptureFixture[str]) -> None:
-    ended = rollout(state="promoted")
+    ended = rollout(state="promoted", progress=None)
     running = msgspec.structs.replace(ended, role="sales", state="canary", stage=2, weight=0.5, queue=["sales@4-1"])
     show([ended, running])
     support, sales = capsys.readouterr().out.splitlines()[1:]
     assert support.split() == ["support", "promoted", "support@3-3c1a3c1a", "-", "-", "-", "-", "none"]
     assert sales.split() == ["sales", "canary", "support@3-3c1a3c1a", "-", "2", "0.5", "1", "none"]
+
+
+def test_a_rollout_shows_how_far_its_gate_has_come(capsys: pytest.CaptureFixture[str]) -> None:
+    show([rollout(state="gating", progress="mirroring 34 of 200 calls")])
+    assert capsys.readouterr().out.splitlines()[1].endswith("mirroring 34 of 200 calls")
 
 
 @pytest.mark.parametrize(("parked", "ends"), [(False, "this rollout ends"), (True, "the queue goes on")])
