@@ -45,13 +45,12 @@ class FilterFailed(Exception):
 
 BEHIND, AHEAD = 160, 240
 """Characters around a mark in which its rule looks."""
-PIECE = 16 * 1024
-"""Characters made plain at a time: Python runs nothing else meanwhile."""
+PIECE, FOREIGN = 16 * 1024, 2 * 1024
+"""Characters made plain at a time, of ASCII and of others: Python runs nothing else meanwhile."""
 _UNSEEN = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff"
     "\uffa0\U000e0000-\U000e01ef]"
 )
-_ACCENTS = re.compile("[\u0300-\u036f]")
 _TAGGED = re.compile("[\U000e0020-\U000e007e]+")
 """Characters without a shape that models read as letters."""
 _SHOWN = {number: number - 0xE0000 for number in range(0xE0020, 0xE007F)}
@@ -71,16 +70,20 @@ _WORD, _LATIN = re.compile(r"[^\W\d_]+"), re.compile("[a-z]")
 """Only in a word with a Latin letter are others its twins."""
 
 
-def plain(text: str) -> str:
+def plain(text: str, until: float = math.inf) -> str:
     """The text in small letters, as a reader sees it: without invisible characters, accents and marks of Markdown and
     HTML, with one blank for white space, with letters for their twins and for what JSON and HTML escape.
 
     What is written in characters of tags, which only models read, stands at the end of its piece.
+
+    Raises `FilterFailed` for a text of several pieces that is not read `until` then, by the monotonic clock.
     """
-    if len(text) <= PIECE:
+    size = PIECE if text.isascii() else FOREIGN
+    if len(text) <= size:
         return _plain(text)
     made = [""]
-    for piece in _pieces(text):
+    for piece in _pieces(text, size):
+        _stop_if_late(text, until)
         if piece[0].isspace() and not made[-1].endswith(" "):
             made.append(" ")
         if seen := _plain(piece):
@@ -88,11 +91,16 @@ def plain(text: str) -> str:
     return "".join(made)
 
 
-def _pieces(text: str) -> Iterator[str]:
+def _stop_if_late(text: str, until: float) -> None:
+    if time.monotonic() > until:
+        raise FilterFailed(f"a text of {len(text)} characters takes too long")
+
+
+def _pieces(text: str, size: int) -> Iterator[str]:
     """The text in pieces that end behind a blank where one is near."""
     start = 0
     while start < len(text):
-        end = start + PIECE
+        end = start + size
         if end < len(text):
             end = max(text.rfind(blank, start, end) for blank in " \n") + 1 or end
         yield text[start:end]
@@ -109,10 +117,16 @@ def _plain(text: str) -> str:
         text = _TAGS.sub(lambda tag: " " * bool(tag[1]), text)
     if not text.isascii():
         hidden = " ".join(_TAGGED.findall(text)).translate(_SHOWN)
-        text = unicodedata.normalize("NFKD", _UNSEEN.sub("", text))
-        text = unicodedata.normalize("NFKC", _ACCENTS.sub("", text)).lower()
+        text = unicodedata.normalize("NFKD", _unmarked(_UNSEEN.sub("", text)))  # sorts marks: many take long
+        text = unicodedata.normalize("NFKC", _unmarked(text)).lower()
         text = f"{_WORD.sub(_latin, text)} {hidden}"
     return " ".join(text.translate(_MARKDOWN).lower().split())
+
+
+def _unmarked(text: str) -> str:
+    """Without accents, and other marks that stand on a letter."""
+    marks = [ord(letter) for letter in set(text) if unicodedata.category(letter)[0] == "M"]
+    return text.translate(dict.fromkeys(marks)) if marks else text
 
 
 def _latin(word: re.Match[str]) -> str:
@@ -140,8 +154,7 @@ class Rule:
         for mark in self.marks:
             at = seen.find(mark)
             while at >= 0:
-                if time.monotonic() > until:
-                    raise FilterFailed(f"a text of {len(seen)} characters takes too long")
+                _stop_if_late(seen, until)
                 if hit := self.compiled.search(seen, max(0, at - BEHIND), at + AHEAD):
                     yield hit
                 at = seen.find(mark, at + AHEAD - BEHIND)

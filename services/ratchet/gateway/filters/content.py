@@ -87,7 +87,7 @@ BEFORE = 120
 
 def content(text: str, until: float = math.inf) -> Verdict | None:
     """Blocks a text that asks for, or gives, what does great harm."""
-    seen = plain(text)
+    seen = plain(text, until)
     for rule in RULES:
         if any(not _REFUSES.search(seen[max(0, hit.start() - BEFORE) : hit.start()]) for hit in rule.hits(seen, until)):
             return Verdict(BLOCK, rule.reason)

@@ -125,6 +125,6 @@ RULES: Sequence[Rule] = (
 
 def injection(text: str, until: float = math.inf) -> Verdict | None:
     """Withholds a text that gives orders to a model."""
-    seen = plain(text)
+    seen = plain(text, until)
     reason = next((rule.reason for rule in RULES if any(rule.hits(seen, until))), None)
     return None if reason is None else Verdict(REPLACE, reason, WITHHELD)
