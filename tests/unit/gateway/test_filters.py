@@ -150,6 +150,15 @@ def test_all_that_a_model_reads_of_users_and_tools_is_seen() -> None:
     assert "JVBERi0=" not in {text for _, text in kinds}
 
 
+def test_all_of_an_item_that_is_no_answer_is_seen() -> None:
+    beside = {"role": "tool", "output": "o", "content": "c"}
+    named = {"role": "tool", "type": "bash_call", "content": "n"}
+    user = {"role": "user", "output": "r", "content": "u"}
+    answer = {"role": "assistant", "type": "function_call", "content": "a"}
+    texts = {text for _, text, _ in seen(places_of_request({"messages": [beside, named, user, answer]}))}
+    assert texts == {"o", "c", "n", "r", "u"}
+
+
 def test_an_answer_that_the_agent_has_begun_makes_no_question_old() -> None:
     messages = [{"role": "user", "content": "u"}, {"role": "assistant", "content": "Sure, "}]
     assert seen(places_of_request({"messages": messages})) == {("request", "u", True)}

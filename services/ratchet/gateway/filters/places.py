@@ -16,7 +16,7 @@ REQUEST, ANSWER, TOOL_RESULT = "request", "answer", "tool_result"
 """What a text is: of a user, of the model, of a tool. Labels name it so."""
 CONVERSATIONS = ("messages", "input", "prompt", "suffix", "metadata")
 """Members of requests that hold what was said; a bundle's instructions may hold what stands in `metadata`."""
-_OPERATOR = frozenset({"system", "developer"})
+_NO_TOOL = frozenset({"system", "developer", "assistant"})
 _PICTURES = frozenset({"image_url", "file_data", "encrypted_content"})
 _BINARY = _PICTURES | {"data"}
 _NOT_SPOKEN = _PICTURES | {"type", "id", "role", "status", "instructions", "tools", "metadata", "logprobs", "token_ids"}
@@ -87,7 +87,7 @@ def _of_item(item: Body, *, is_new: bool) -> Iterator[Place]:
     role = item.get("role")
     if "output" in item:
         yield from _nested(TOOL_RESULT, item, "output", is_new=is_new)
-    elif role == "user":
+    if role == "user":
         content = item.get("content")
         if isinstance(content, str):
             yield Place(REQUEST, content, item, "content", is_new)
@@ -96,9 +96,7 @@ def _of_item(item: Body, *, is_new: bool) -> Iterator[Place]:
             for part in parts:
                 yield from _of_part(part, is_new=is_new)
             yield from _together(REQUEST, item, "content", parts, is_new=is_new)
-    elif (
-        isinstance(role, str) and role not in _OPERATOR and not _is_answer(item)
-    ):  # each template has its own for tools
+    elif isinstance(role, str) and role not in _NO_TOOL:  # each template has its own for tools
         yield from _nested(TOOL_RESULT, item, "content", is_new=is_new)
 
 
