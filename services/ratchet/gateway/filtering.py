@@ -283,8 +283,11 @@ def _blocked(findings: Iterable[Finding]) -> str | None:
 
 
 def _write(findings: Sequence[Finding]) -> bool:
-    """Put replacements in their places, of several for one text the first filter's; False where there are none."""
-    replaced = [finding for finding in findings if finding.verdict.action == REPLACE]
-    for finding in reversed(replaced):
-        finding.place.holder[finding.place.key] = finding.verdict.replacement
+    """Put replacements in their places, of several for one text the first filter's, and what stands for several parts
+    last; False where there are none."""
+    replaced = [finding for finding in reversed(findings) if finding.verdict.action == REPLACE]
+    for finding in sorted(replaced, key=lambda finding: bool(finding.place.parts)):
+        finding.place.write(finding.verdict.replacement)
+    for finding in replaced:  # then no other text is written by its number
+        finding.place.drop_empty()
     return bool(replaced)

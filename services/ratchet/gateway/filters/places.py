@@ -52,6 +52,19 @@ class Place:
             return self
         return replace(self, text=" ".join(part["text"] for part in parts), parts=parts)
 
+    def write(self, text: str) -> None:
+        """Put another text in its place: of several parts in the first one, and none in the others."""
+        if not self.parts:
+            self.holder[self.key] = text
+        for part in self.parts:
+            part["text"], text = text, ""
+
+    def drop_empty(self) -> None:
+        """Take the parts without a text out of their content: providers refuse them."""
+        if self.parts:
+            empty = {id(part) for part in self.parts if not part["text"]}
+            self.holder[self.key] = [part for part in self.holder[self.key] if id(part) not in empty]
+
 
 def places_of_request(members: Mapping[str, Any]) -> Iterator[Place]:
     """What users and tools say. What the model said is the model's; system prompts are the operator's."""
