@@ -172,7 +172,8 @@ async def test_worse_candidate_is_refused_on_calls_that_no_statistic_has(mirrore
     assert PRIVATE not in prompts, "what is not recorded is not mirrored"
     by_agents = len([prompt for prompt in answered if prompt != PRIVATE])
     assert mirrored.asked <= by_agents <= mirrored.asked + 1, "stable is asked by agents alone"
-    assert all(body["max_tokens"] == 7 for body in mirrored.engine.asked if body["messages"][-1]["content"] in asked)
+    shared = [body for body in mirrored.engine.asked if body["messages"][-1]["content"] in asked]
+    assert all(body.get("max_completion_tokens", body.get("max_tokens")) == 7 for body in shared)
     assert any(words.endswith("of 100 calls") for words in mirrored.shown)
 
     turns = await messages_of(mirrored.bus, Turn)

@@ -144,7 +144,9 @@ async def build(settings: Settings, unload_after_s: float = unloading.AFTER_S) -
             )
             asker = ShadowAsker(mirrored, bundles.bundle_of, Bucket(bus, JUDGE_SPEND, Amounts), bus.now)
             shadow = (
-                ShadowTools(settings.shadow_traffic, NatsLiveCalls(bus), asker.complete_for, judge.judge)
+                ShadowTools(
+                    settings.shadow_traffic, NatsLiveCalls(bus), asker.complete_for, judge.judge, bundles.bundle_of
+                )
                 if judge
                 else None
             )

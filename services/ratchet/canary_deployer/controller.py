@@ -15,7 +15,7 @@ import structlog
 from ratchet.canary_deployer import metrics
 from ratchet.canary_deployer.domain import decisions
 from ratchet.canary_deployer.domain.rollout import ITSELF, WITH_TRAFFIC, Decision, Rollout, State, Verdict
-from ratchet.canary_deployer.gates.base import GateGoesOn
+from ratchet.canary_deployer.gates.base import GateGoesOn, Remembers
 from ratchet.canary_deployer.observer import Observer
 from ratchet.canary_deployer.operator_acts import OperatorActs
 from ratchet.canary_deployer.preparation import Preparation
@@ -79,6 +79,7 @@ class RolloutController:
                     log.exception("rollout step failed", role=self.context.role)
                 await self._recover(str(error) if known else repr(error), pause_s)
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        self._leave_gates()
         rollout = self.store.rollout
         if rollout is not None and rollout.state in WITH_TRAFFIC and not rollout.outbox:
             with suppress(RatchetError):  # unsaved statistics are folded again after the restart
@@ -108,6 +109,8 @@ class RolloutController:
             if rollout is not None and rollout.outbox:
                 await self.reconciler.reconcile(rollout)
                 return
+        if rollout is None or rollout.state is not State.GATING:
+            self._leave_gates()
         if rollout is None or not rollout.active:
             await self._begin_next()
         elif await self._supersede(rollout):
@@ -172,6 +175,12 @@ class RolloutController:
                 metrics.show_gates(current)
             if gate is None:
                 await self.reconciler.apply_decision(*await self.preparation.conclude_gates(current))
+
+    def _leave_gates(self) -> None:
+        """No gate keeps anything of this role."""
+        for gate in self.context.gates.values():
+            if isinstance(gate, Remembers):
+                gate.forget(self.context.role)
 
     async def _abort(self, rollout: Rollout, reason: str) -> None:
         async with self.store.lock:

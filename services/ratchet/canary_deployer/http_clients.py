@@ -12,7 +12,7 @@ import uuid_utils
 
 from ratchet.bus.kv import Bucket
 from ratchet.bus.message import JsonObject, decode
-from ratchet.canary_deployer.gates.base import Complete, LoggedPrompt, LoggedPrompts
+from ratchet.canary_deployer.gates.base import Blocked, Complete, LoggedPrompt, LoggedPrompts
 from ratchet.canary_deployer.settings import ShadowPlan
 from ratchet.core.contract.bundle import Bundle
 from ratchet.core.contract.http.models import OutcomeTimesOut, TrajectoryCostsOut
@@ -23,7 +23,7 @@ from ratchet.core.evaluation.http_player import model_named
 from ratchet.core.judging.spending import DailyLedger
 from ratchet.core.rules.bundles import NO_UPSTREAM, VARIABLES
 from ratchet.core.rules.call_budget import Amounts
-from ratchet.core.service.http_client import AsyncApiClient, Peer, Reply, bearer, error_of
+from ratchet.core.service.http_client import WRONG_REQUEST, AsyncApiClient, Peer, Reply, bearer, error_of
 from ratchet.core.service.paid_client import PaidClient
 
 AGENT, SHADOW_AGENT, HELDOUT_AGENT, BUNDLE_AGENT = "shadow_replay", "shadow_traffic", "heldout_tasks", "bundle"
@@ -34,8 +34,8 @@ OUTCOMES_S = 5.0
 """How long a start waits for the history of outcomes."""
 LONGEST_PAID = 4096
 """Tokens that a call reserves money for, where its request sets no limit."""
-PASSING = (401, 403, 408, 409, 429)
-"""Statuses that say nothing of the policy, and may pass."""
+BLOCKED = "content_filter"
+"""Code of a call that the role's filters, or a provider's, block."""
 PROMPTS_S = 60.0
 """How long a shadow replay waits for its prompts."""
 
@@ -79,19 +79,21 @@ class HttpGateway:
     async def complete(self, policy: PolicyVersion, prompt: LoggedPrompt) -> JsonObject:
         """The policy's next message, tool calls included as it wrote them: nothing is called.
 
-        Raises `Rejected` when the policy does not answer, `Unavailable` when the gateway or its engine does not.
+        Raises `Rejected` when it does not take the request, `Blocked` when filters do not let it, `Unavailable` when
+        the gateway or its engine does not answer.
         """
         sampled = {name: prompt.sampling.get(name) for name in Sampling.__struct_fields__}
         given = {name: value for name, value in sampled.items() if value is not None}
-        if isinstance(self._client, PaidClient):
-            given.setdefault("max_tokens", LONGEST_PAID)
+        longest = given.pop("max_tokens", LONGEST_PAID if isinstance(self._client, PaidClient) else None)
+        if longest is not None:
+            given["max_completion_tokens"] = longest
         reply = await self._exchange(policy, prompt, {**prompt.parameters, **given})
         by = reply.headers.get("x-ratchet-policy", "no policy")
         problem = f"{policy.name} does not answer: {reply.status} by {by}"
-        if reply.status in PASSING or reply.status >= 500 or (reply.status == 200 and by != policy.name):
+        if reply.status in WRONG_REQUEST:
+            raise (Blocked if error_of(self._peer, reply).code == BLOCKED else Rejected)(problem)
+        if reply.status != 200 or by != policy.name:
             raise Unavailable(problem)
-        if reply.status != 200:
-            raise Rejected(problem)
         try:
             return decode(reply.content, _Chat).choices[0].message
         except (msgspec.DecodeError, IndexError) as error:

@@ -79,7 +79,7 @@ class NatsLiveCalls:
         """See `LiveCalls`."""
         extent = await self.bus.extent(TURNS)
         if extent.made != made:
-            return set()
+            return set(sequences)
         held = [sequence for sequence in sequences if sequence >= extent.first]
         return {sequence for sequence in held if await self._stored(sequence) is None}
 

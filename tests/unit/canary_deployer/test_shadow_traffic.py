@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import msgspec
 import numpy as np
 import pytest
 
+from ratchet.bus.connection import Bus, Extent
 from ratchet.bus.kv import Bucket
 from ratchet.bus.message import JsonObject
-from ratchet.bus.testing import FakeBus
+from ratchet.bus.testing import FakeBus, eventually
 from ratchet.canary_deployer.domain import live_calls
 from ratchet.canary_deployer.domain.gating import SHADOW_TRAFFIC
 from ratchet.canary_deployer.domain.live_calls import LiveCall, LiveSample
+from ratchet.canary_deployer.domain.operators import Act, Order
 from ratchet.canary_deployer.domain.paired import Played, compare
 from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, NOT_RUN, PASSED, GateResult
-from ratchet.canary_deployer.gates.base import CallsSince, GateGoesOn, HeldoutRun, LivePlace, LoggedPrompt, ShadowTools
+from ratchet.canary_deployer.gates.base import (
+    Blocked,
+    CallsSince,
+    GateGoesOn,
+    HeldoutRun,
+    LivePlace,
+    LoggedPrompt,
+    ShadowTools,
+)
 from ratchet.canary_deployer.gates.shadow_traffic import (
     ALPHA,
     CONFIDENCE,
@@ -30,11 +41,13 @@ from ratchet.canary_deployer.gates.shadow_traffic import (
     asked_again,
 )
 from ratchet.canary_deployer.http_clients import ShadowAsker, gateway_peer
+from ratchet.canary_deployer.nats_live_calls import NatsLiveCalls
 from ratchet.canary_deployer.settings import Settings, ShadowPlan
 from ratchet.core.contract import Turn
-from ratchet.core.contract.bundle import Bundle
+from ratchet.core.contract.bundle import Bundle, SamplingValues
 from ratchet.core.contract.state import JUDGE_SPEND, PolicyVersion
-from ratchet.core.errors import NotFound, RatchetError, Rejected, Unavailable
+from ratchet.core.contract.turn import Sampling
+from ratchet.core.errors import DigestMismatch, NotFound, RatchetError, Rejected, Unavailable
 from ratchet.core.rules.call_budget import Amounts, BudgetSpent
 from ratchet.core.service.http_client import AsyncApiClient
 from tests.support.canary_world import ROLE, CanaryWorld, FakeGate, policy, turn_of
@@ -97,17 +110,24 @@ class Mirroring:
     asked: list[LoggedPrompt] = field(default_factory=list)
     judged: list[JsonObject] = field(default_factory=list)
     named: int = 0
+    silent_on: int = 0
+    """Answers that the evaluator leaves out."""
+    bundle: Bundle = Bundle()  # noqa: RUF009 - it is immutable
+    """That of stable."""
 
     def __post_init__(self) -> None:
         self.gate = self.new_gate()
 
     def new_gate(self) -> ShadowTrafficGate:
         """As a process that begins has it."""
-        tools = ShadowTools({ROLE: self.plan}, self.calls, self.complete_for, self.judge)
+        tools = ShadowTools({ROLE: self.plan}, self.calls, self.complete_for, self.judge, self.bundle_of)
         return ShadowTrafficGate(tools, lambda: self.now)
 
     async def complete_for(self, candidate: PolicyVersion, plan: ShadowPlan) -> Any:
         return self.complete
+
+    async def bundle_of(self, one: PolicyVersion) -> Bundle:
+        return self.bundle
 
     async def complete(self, one: PolicyVersion, prompt: LoggedPrompt) -> JsonObject:
         if self.fault is not None:
@@ -123,6 +143,8 @@ class Mirroring:
             text = answer["answer"]["content"]
             scores[answer["task"]] = float(seen[text] % 10 < 10 * self.good[text])
             seen[text] += 1
+        for task in sorted(scores)[: self.silent_on]:
+            del scores[task]
         return HeldoutRun(Played(scores, len(scores)), 0.1)
 
     async def check(self, version: int = 2) -> GateResult | str:
@@ -229,7 +251,7 @@ async def test_an_engine_that_is_away_is_no_verdict_and_is_asked_ever_more_seldo
         with pytest.raises(GateGoesOn, match="its engine does not answer") as part:
             await world.gate.check(policy(2), policy(1))
         pauses.append(part.value.again_in_s)
-    assert pauses == [1, 3, 7, 15, 31, 60, 60, 60, 60]
+    assert pauses == [5, 5, 7, 15, 31, 60, 60, 60, 60]
     world.fault, world.now = None, 24 * 3600
     result = await world.check()
     assert isinstance(result, GateResult)
@@ -241,6 +263,63 @@ async def test_a_candidate_that_refuses_calls_has_no_answers_and_fails() -> None
     await world.check()
     result = await world.until_decided()
     assert (result.outcome, result.evidence["candidate_unanswered"]) == (FAILED, 100)
+
+
+@pytest.mark.parametrize("fault", [Unavailable("503"), Blocked("blocked")])
+async def test_candidate_that_leaves_many_calls_without_an_answer_does_not_pass(fault: Exception) -> None:
+    world = Mirroring(fault=fault)
+    await world.check()
+    world.agents_ask(12)
+    await world.check()
+    world.fault = None
+    result = await world.until_decided()
+    assert result.outcome == NEEDS_APPROVAL
+    assert result.reason.startswith("12 of 112 calls got no answer; else no worse than stable")
+    assert result.evidence["candidate_unanswered"] == 0
+
+
+async def test_evaluator_that_leaves_answers_out_refuses_no_candidate() -> None:
+    world = Mirroring(good={"stable": 1.0, "candidate": 1.0}, silent_on=60)
+    await world.check()
+    result = await world.until_decided()
+    assert (result.outcome, result.evidence["unjudged"]) == (NEEDS_APPROVAL, 60)
+    assert result.reason.startswith("cannot tell, for 60 answers were not judged, on mirrored calls")
+
+
+async def test_rounds_follow_each_other_with_a_pause() -> None:
+    world = Mirroring()
+    pauses: list[float] = []
+    for count in (0, 3, 0):
+        world.agents_ask(count)
+        with pytest.raises(GateGoesOn) as part:
+            await world.gate.check(policy(2), policy(1))
+        pauses.append(part.value.again_in_s)
+    assert pauses == [5, 1, 5]
+
+
+@pytest.mark.parametrize("fault", [NotFound("no such file"), DigestMismatch("other bytes")])
+async def test_bundle_that_cannot_be_read_asks_a_person_in_words(fault: Exception) -> None:
+    world = Mirroring(fault=fault)
+    await world.check()
+    world.agents_ask(3)
+    result = await world.check()
+    assert isinstance(result, GateResult)
+    assert (result.outcome, result.reason) == (NEEDS_APPROVAL, f"its bundle cannot be read: {fault}")
+
+
+async def test_hours_bound_the_wait_for_a_gateway_that_knows_no_candidate() -> None:
+    world = Mirroring()
+
+    async def unknown(candidate: PolicyVersion, plan: ShadowPlan) -> Any:
+        raise Unavailable("no such model")
+
+    tools = ShadowTools({"*": WHOLE}, world.calls, unknown, world.judge, no_bundle)
+    gate = ShadowTrafficGate(tools, lambda: world.now)
+    with pytest.raises(Unavailable):
+        await gate.check(policy(2), policy(1))
+    world.now = 24 * 3600
+    result = await gate.check(policy(2), policy(1))
+    assert (result.outcome, result.reason) == (NEEDS_APPROVAL, "no live call mirrored in 24 hours: no such model")
 
 
 async def test_it_waits_for_tomorrow_when_the_days_money_is_spent() -> None:
@@ -260,7 +339,7 @@ async def test_budget_that_cannot_be_kept_asks_a_person_in_words() -> None:
     async def unpriced(candidate: PolicyVersion, plan: ShadowPlan) -> Any:
         raise Rejected("openai/gpt has no price")
 
-    tools = ShadowTools({"*": WHOLE}, world.calls, unpriced, world.judge)
+    tools = ShadowTools({"*": WHOLE}, world.calls, unpriced, world.judge, no_bundle)
     result = await ShadowTrafficGate(tools).check(policy(2), policy(1))
     assert (result.outcome, result.reason) == (NEEDS_APPROVAL, "openai/gpt has no price")
 
@@ -299,29 +378,38 @@ async def test_what_is_erased_meanwhile_is_not_judged() -> None:
     assert not {"live 1", "live 2"} & {str(one["messages"]) for one in world.judged}
 
 
-async def test_prompts_of_a_candidate_that_is_gone_are_dropped() -> None:
+async def test_forgotten_role_begins_again_with_all_its_hours() -> None:
     world = Mirroring()
     await world.check()
     world.agents_ask(5)
     assert await world.check() == "mirroring 5 of 100 calls"
-    world.now = 2 * 3600
-    other = msgspec.structs.replace(policy(2), role="planner")
-    tools = ShadowTools({"*": WHOLE}, world.calls, world.complete_for, world.judge)
-    world.gate.tools = tools
-    with pytest.raises(GateGoesOn):
-        await world.gate.check(other, policy(1))
+    world.gate.forget("planner")
+    assert await world.check() == "mirroring 5 of 100 calls"
+    world.gate.forget(ROLE)
+    world.now = 24 * 3600
     assert await world.check() == "mirroring 0 of 100 calls"
 
 
-async def test_stream_that_is_made_anew_loses_only_what_was_open() -> None:
-    world = Mirroring(ShadowPlan(share=1, calls=100))
+async def test_stream_that_is_made_anew_drops_what_no_erasure_would_reach() -> None:
+    world = Mirroring()
     await world.check()
-    world.agents_ask(10)
-    await world.check()
-    world.calls.held, world.calls.made = [], "again"
-    assert await world.check() == "mirroring 10 of 100 calls"
+    world.agents_ask(10, request_digest="0" * 64)
     world.agents_ask(3)
-    assert await world.check() == "mirroring 13 of 100 calls"
+    assert await world.check() == "mirroring 4 of 100 calls"
+    world.calls.held, world.calls.made = [], "again"
+    assert await world.check() == "mirroring 0 of 100 calls"
+    world.agents_ask(1, request_digest="0" * 64)
+    assert await world.check() == "mirroring 1 of 100 calls"
+    assert (await world.until_decided()).evidence["left_out"]["stream_made_anew"] == 4
+
+
+async def test_erasures_of_a_stream_that_is_gone_count_for_all_its_calls() -> None:
+    class Anew:
+        async def extent(self, stream: str) -> Extent:
+            return Extent(first=1, last=9, made="again")
+
+    live = NatsLiveCalls(cast("Bus", Anew()))
+    assert await live.erased([3, 4], "once") == {3, 4}
 
 
 async def test_an_unreachable_broker_is_reported_to_the_controller() -> None:
@@ -360,7 +448,26 @@ def test_next_call_is_asked_with_all_that_shapes_its_answer() -> None:
     asked_and_answered = [("system", "Be helpful."), ("user", "question 0"), ("assistant", "answer 0")]
     assert chat == [*asked_and_answered, ("user", "question 1")]
     assert (prompt.parameters, prompt.metadata, prompt.tools) == (shape, {"order": 7}, offered)
-    assert prompt.sampling["temperature"] == 1.0
+    assert prompt.sampling == {}, "no agent set any"
+
+
+def test_sampling_that_no_agent_set_is_not_asked_of_a_candidate() -> None:
+    neutral = Sampling(top_k=-1, min_p=0, presence_penalty=0, frequency_penalty=0, repetition_penalty=1, seed=7)
+    prompt = asked_again([asked("one", sampling=neutral)])
+    assert isinstance(prompt, LoggedPrompt)
+    assert prompt.sampling == {"seed": 7}
+    prompt = asked_again([asked("one", sampling=Sampling(temperature=0, top_p=0.9, max_tokens=50))])
+    assert isinstance(prompt, LoggedPrompt)
+    assert prompt.sampling == {"temperature": 0, "top_p": 0.9, "max_tokens": 50}
+
+
+async def test_what_stables_bundle_samples_with_is_not_asked_of_a_candidate() -> None:
+    defaults, overrides = SamplingValues(temperature=0.3), SamplingValues(max_tokens=100)
+    world = Mirroring(bundle=Bundle(defaults=defaults, overrides=overrides))
+    await world.check()
+    world.agents_ask(1, sampling=Sampling(temperature=0.3, top_p=0.9, max_tokens=100))
+    await world.check()
+    assert [prompt.sampling for prompt in world.asked] == [{"top_p": 0.9}]
 
 
 async def test_an_agent_that_asks_the_same_each_time_counts_once() -> None:
@@ -443,6 +550,42 @@ class Mirrors(FakeGate):
         return GateResult(self.name, PASSED, "fine")
 
 
+class Remembering(Mirrors):
+    """A gate that keeps what agents asked."""
+
+    forgotten = False
+
+    def forget(self, role: str) -> None:
+        self.forgotten = role == ROLE
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+async def test_mirror_ends_with_the_rollout_and_with_the_lead(leaves: bool) -> None:
+    world = CanaryWorld()
+    gate = world.gates[SHADOW_TRAFFIC] = Remembering(SHADOW_TRAFFIC)
+    world.restart()
+    await world.with_policies(1, 2)
+    working = asyncio.create_task(world.controller.run())
+
+    async def mirrors() -> bool:
+        return bool(gate.asked)
+
+    async def has_forgotten() -> bool:
+        return gate.forgotten
+
+    await eventually(mirrors, 5)
+    gate.forgotten = False
+    if leaves:
+        await world.controller.stop()
+        await working
+        assert gate.forgotten
+        return
+    await world.operators.act(Act.ROLLBACK, Order("ann", "never mind"))
+    await eventually(has_forgotten, 5)
+    await world.controller.stop()
+    await working
+
+
 async def test_a_newer_candidate_takes_the_place_of_one_that_is_mirrored() -> None:
     world = CanaryWorld()
     world.gates[SHADOW_TRAFFIC] = Mirrors(SHADOW_TRAFFIC)
@@ -485,8 +628,8 @@ def test_plans_without_bounds_are_refused(monkeypatch: pytest.MonkeyPatch, given
 class Gateway:
     """A gateway that answers for every policy; `prices` are those of its model."""
 
-    def __init__(self, prices: JsonObject | None = None, status: int = 200) -> None:
-        self.prices, self.status = prices, status
+    def __init__(self, prices: JsonObject | None = None, status: int = 200, code: str | None = None) -> None:
+        self.prices, self.status, self.code = prices, status, code
         self.asked: list[tuple[httpx.Headers, JsonObject]] = []
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
@@ -497,6 +640,8 @@ class Gateway:
         self.asked.append((request.headers, body))
         usage = {"prompt_tokens": 100, "completion_tokens": 50}
         answer = {"choices": [{"message": {"role": "assistant", "content": "yes"}}], "usage": usage}
+        if self.code is not None:
+            answer = {"error": {"message": "blocked", "code": self.code}}
         return httpx.Response(self.status, json=answer, headers={"x-ratchet-policy": body["model"]})
 
 
@@ -547,7 +692,7 @@ async def test_money_of_a_day_is_never_exceeded_not_even_over_restarts() -> None
                 made += 1
     spent = made * (100 * 1.0 + 50 * 2.0) / 1e6
     assert 0.02 < spent <= 0.03
-    assert {body["max_tokens"] for _, body in gateway.asked} == {4096}
+    assert {body["max_completion_tokens"] for _, body in gateway.asked} == {4096}
 
 
 async def test_budget_without_a_price_is_refused_in_words() -> None:
@@ -555,8 +700,30 @@ async def test_budget_without_a_price_is_refused_in_words() -> None:
         await asker(Gateway()).complete_for(policy(2), PAID)
 
 
-@pytest.mark.parametrize(("status", "error"), [(400, Rejected), (429, Unavailable), (503, Unavailable)])
+async def test_limit_of_an_answer_is_asked_as_every_model_takes_it() -> None:
+    gateway = Gateway()
+    complete = await asker(gateway).complete_for(policy(2), WHOLE)
+    await complete(policy(2), msgspec.structs.replace(PROMPT, sampling={"max_tokens": 50}))
+    ((_, body),) = gateway.asked
+    assert (body["max_completion_tokens"], "max_tokens" in body) == (50, False)
+
+
+async def test_call_that_filters_block_is_no_answer_and_no_refusal() -> None:
+    gateway = Gateway(status=400, code="content_filter")
+    complete = await asker(gateway).complete_for(policy(2), WHOLE)
+    with pytest.raises(Blocked):
+        await complete(policy(2), PROMPT)
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        *((status, Rejected) for status in (400, 413, 422)),
+        *((status, Unavailable) for status in (401, 402, 404, 405, 429, 451, 503)),
+    ],
+)
 async def test_a_server_at_fault_is_no_answer_of_the_candidate(status: int, error: type[RatchetError]) -> None:
     complete = await asker(Gateway(status=status)).complete_for(policy(2), WHOLE)
-    with pytest.raises(error):
+    with pytest.raises(error) as raised:
         await complete(policy(2), PROMPT)
+    assert not isinstance(raised.value, Blocked)

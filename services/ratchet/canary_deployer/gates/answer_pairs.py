@@ -40,6 +40,8 @@ class JudgedPairs:
 
     differences: Sequence[float] = ()
     evidence: JsonObject = field(default_factory=dict[str, object])
+    unjudged: int = 0
+    """Answers of which the evaluator says nothing: with them a low difference may be its own fault."""
     problem: str | None = None
     """Why nothing can be compared."""
 
@@ -72,13 +74,13 @@ async def judge_pairs(judge: Judge, role: str, pairs: Sequence[Pair]) -> JudgedP
     )
     run = await judge(role, questions)
     scores = run.played.scores
-    evidence |= {"unjudged": len(questions) - len(scores), "malformed_lines": run.played.malformed}
+    unjudged = len(questions) - len(scores)
+    evidence |= {"unjudged": unjudged, "malformed_lines": run.played.malformed}
     problem = run.problem or _misjudged(run.played, {str(question["task"]) for question in questions})
     if problem is not None:
         return JudgedPairs(evidence=evidence, problem=f"the evaluator's judgement is no use: {problem}")
-    return JudgedPairs(
-        [scores.get(pair.candidate_id, 0.0) - scores.get(pair.stable_id, 1.0) for pair in pairs], evidence
-    )
+    differences = [scores.get(pair.candidate_id, 0.0) - scores.get(pair.stable_id, 1.0) for pair in pairs]
+    return JudgedPairs(differences, evidence, unjudged)
 
 
 def _misjudged(played: Played, tasks: set[str]) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -31,6 +31,15 @@ class Gate(Protocol):
     async def check(self, candidate: PolicyVersion, stable: PolicyVersion | None) -> GateResult:
         """Check the candidate. Raises `Unavailable` when that is impossible for now, and `GateGoesOn` from a gate that
         takes hours: the deployer asks again."""
+        ...
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """A gate that keeps something of a role from one check to the next."""
+
+    def forget(self, role: str) -> None:
+        """Drop it: no candidate of the role is at its gates any more, or another deployer has it."""
         ...
 
 
@@ -100,7 +109,12 @@ class LoggedPrompts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Complete = Callable[[PolicyVersion, LoggedPrompt], Awaitable[JsonObject]]
-"""The next message of a policy; no tool is called. Raises `Unavailable` or `Rejected`."""
+"""The next message of a policy; no tool is called. Raises `Unavailable`, `Rejected`, of those `Blocked`, and what
+`BundleTools.bundle_of` does."""
+
+
+class Blocked(Rejected):
+    """Filters block the call: no answer, and no refusal by the policy."""
 
 
 Judge = Callable[[str, Sequence[JsonObject]], Awaitable[HeldoutRun]]
@@ -151,7 +165,8 @@ class LiveCalls(Protocol):
         ...
 
     async def erased(self, sequences: Collection[int], made: str) -> set[int]:
-        """Those that were taken out of the stream as it was made then, though younger ones would still be there."""
+        """Those that were taken out of the stream as it was made then, though younger ones would still be there; all
+        where it is gone, for nothing tells."""
         ...
 
 
@@ -168,6 +183,8 @@ class ShadowTools:
     Raises `Rejected` where a budget cannot be kept, and `Unavailable`.
     """
     judge: Judge
+    bundle_of: Callable[[PolicyVersion], Awaitable[Bundle]]
+    """See `BundleTools`."""
 
 
 class GateGoesOn(RatchetError):

@@ -11,15 +11,16 @@ Bounds: `share`, `calls`, `hours` and `usd_per_day` of the plan; `AT_A_TIME` cal
 was drawn beyond is dropped and counted, so nothing queues up; a prompt has 256 KB, all of them `MOST_PROMPTS`.
 
 A check does one round and raises `GateGoesOn`, so that a newer candidate, an order or the end of the role never waits
-for it. What a round knows stands in memory: a deployer that restarts, or another that takes over, begins again with
-the calls that come then, so no call counts twice. What was spent stands in the bucket `judge_spend`, and stays spent.
+for it. What a round knows stands in memory, until the verdict, or until the candidate is at its gates no more: a
+deployer that restarts, or another that takes over, begins again with the calls that come then, so no call counts twice.
+What was spent stands in the bucket `judge_spend`, and stays spent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -31,12 +32,13 @@ from ratchet.canary_deployer.domain.live_calls import LiveSample
 from ratchet.canary_deployer.domain.paired import compare
 from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, NOT_RUN, PASSED, GateResult
 from ratchet.canary_deployer.gates.answer_pairs import Pair, judge_pairs, pair_of
-from ratchet.canary_deployer.gates.base import Complete, GateGoesOn, LivePlace, LoggedPrompt, ShadowTools
+from ratchet.canary_deployer.gates.base import Blocked, Complete, GateGoesOn, LivePlace, LoggedPrompt, ShadowTools
 from ratchet.canary_deployer.settings import FEWEST_MIRRORED, ShadowPlan
+from ratchet.core.contract.bundle import Bundle
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.contract.turn import BY_AGENT, Sampling, Turn
 from ratchet.core.datasets.domain.replay import prompt_of
-from ratchet.core.errors import NotFound, Rejected, Unavailable
+from ratchet.core.errors import DigestMismatch, NotFound, Rejected, Unavailable
 from ratchet.core.rules.bundles import METADATA, VARIABLES
 from ratchet.core.rules.call_budget import BudgetSpent
 from ratchet.core.rules.chat.format import ChatError, normal
@@ -49,12 +51,24 @@ ROUND, AT_A_TIME = 16, 4
 """Calls that are mirrored in one round, and at the same time: the engine serves users meanwhile."""
 WAIT_S = 10.0
 """For calls, in one round."""
+PAUSE_S, IDLE_PAUSE_S = 1.0, 5.0
+"""Between rounds, and after one in which nothing was mirrored: each step of the deployer reads and writes records."""
 LONGEST_PAUSE_S = 60.0
 """Between rounds while the candidate's engine is away, or the day's money is spent."""
 MOST_PROMPTS = 64 * 1024 * 1024
 """Bytes of all prompts that are kept for the judgement."""
-KEPT_S = 3600.0
-"""A candidate that was not checked for so long has gone: what was kept of it is dropped."""
+MOST_UNANSWERED = 0.1
+"""Of the calls that the candidate was asked: with more nothing shows that it answers at all, so it does not pass."""
+NEUTRAL: Mapping[str, Collection[float]] = {
+    "temperature": (1.0,),
+    "top_p": (1.0,),
+    "top_k": (0, -1),
+    "min_p": (0.0,),
+    "presence_penalty": (0.0,),
+    "frequency_penalty": (0.0,),
+    "repetition_penalty": (1.0,),
+}
+"""Values of sampling that a turn has also where no agent set them: they are not asked, so that a bundle's own hold."""
 NO_SHAPE = frozenset(
     {
         "conversation",
@@ -96,7 +110,8 @@ class _Mirror:
     place: LivePlace
     began: float
     sample: LiveSample
-    touched: float = 0.0
+    stable_sets: Collection[str] = ()
+    """Values of sampling that stable's bundle sets."""
     mirrored: list[_Mirrored] = field(default_factory=list[_Mirrored])
     requests: set[str] = field(default_factory=set[str])
     """Digests of those: an agent that asks the same each time counts once."""
@@ -104,6 +119,10 @@ class _Mirror:
     """Rounds, one after the other, in which the candidate's engine was away."""
     spent: bool = False
     """The day's money was, in the last round."""
+    idle: bool = True
+    """The last round mirrored nothing."""
+    problem: str | None = None
+    """Why the candidate cannot be asked at all."""
 
     @property
     def progress(self) -> str:
@@ -122,6 +141,8 @@ class ShadowTrafficGate:
     monotonic: Callable[[], float] = time.monotonic
     _mirrors: dict[str, _Mirror] = field(default_factory=dict[str, _Mirror])
     """By role."""
+    _began: dict[tuple[str, str, str], float] = field(default_factory=dict[tuple[str, str, str], float])
+    """By role, candidate and stable: when the gate was asked first. A mirror may come later, or never."""
 
     async def check(self, candidate: PolicyVersion, stable: PolicyVersion | None) -> GateResult:
         """Raises `GateGoesOn` until enough calls were mirrored, or time is over."""
@@ -131,23 +152,28 @@ class ShadowTrafficGate:
             return GateResult(SHADOW_TRAFFIC, NOT_RUN, NOT_CONFIGURED)
         if stable is None:
             return GateResult(SHADOW_TRAFFIC, NEEDS_APPROVAL, "there is no stable policy to compare with")
-        self._drop_gone(candidate.role)
+        began = self._began.setdefault((candidate.role, candidate.name, stable.name), self.monotonic())
+        is_late = self.monotonic() - began >= 3600 * plan.hours
         try:
             mirror = await self._mirror_of(tools, plan, candidate, stable)
-            is_over = self.monotonic() - mirror.began >= 3600 * plan.hours
-            if not is_over:
-                await _mirror_round(tools, mirror)
-            is_over = is_over or len(mirror.mirrored) >= plan.calls or _bytes(mirror) >= MOST_PROMPTS
-            result = await _verdict(tools, mirror, self.monotonic()) if is_over else None
-        except Rejected as error:
+        except (Rejected, NotFound, DigestMismatch) as error:
             return GateResult(SHADOW_TRAFFIC, NEEDS_APPROVAL, str(error))
-        except asyncio.CancelledError:
-            self._mirrors.pop(candidate.role, None)
-            raise
-        if result is None:
+        except Unavailable as error:
+            if not is_late:
+                raise
+            return GateResult(SHADOW_TRAFFIC, NEEDS_APPROVAL, f"no live call mirrored in {plan.hours:g} hours: {error}")
+        if not is_late:
+            await _mirror_round(tools, mirror)
+        if not (is_late or mirror.problem or _is_full(mirror)):
             raise GateGoesOn(mirror.progress, _pause_s(mirror))
-        del self._mirrors[candidate.role]
+        result = await _verdict(tools, mirror, self.monotonic())
+        self._mirrors.pop(candidate.role, None)
         return result
+
+    def forget(self, role: str) -> None:
+        """See `Remembers`."""
+        self._mirrors.pop(role, None)
+        self._began = {key: at for key, at in self._began.items() if key[0] != role}
 
     async def _mirror_of(
         self, tools: ShadowTools, plan: ShadowPlan, candidate: PolicyVersion, stable: PolicyVersion
@@ -156,21 +182,27 @@ class ShadowTrafficGate:
         mirror = self._mirrors.get(candidate.role)
         if mirror is None or (mirror.candidate.name, mirror.stable.name) != (candidate.name, stable.name):
             sample = LiveSample(f"shadow {candidate.name}", plan.share, stable.version)
+            sets = _set_by(await tools.bundle_of(stable))
             complete, place = await tools.complete_for(candidate, plan), await tools.calls.newest()
-            mirror = _Mirror(candidate, stable, plan, complete, place, self.monotonic(), sample)
+            began = self._began[candidate.role, candidate.name, stable.name]
+            mirror = _Mirror(candidate, stable, plan, complete, place, began, sample, sets)
             self._mirrors[candidate.role] = mirror
-        mirror.touched = self.monotonic()
         return mirror
 
-    def _drop_gone(self, role: str) -> None:
-        """Forget what agents asked of candidates of other roles that are checked no more."""
-        since = self.monotonic() - KEPT_S
-        for other in [name for name, mirror in self._mirrors.items() if name != role and mirror.touched < since]:
-            del self._mirrors[other]
+
+def _set_by(bundle: Bundle) -> frozenset[str]:
+    values = (bundle.defaults, bundle.overrides)
+    return frozenset(name for one in values if one for name in one.__struct_fields__ if getattr(one, name) is not None)
 
 
 def _pause_s(mirror: _Mirror) -> float:
-    return LONGEST_PAUSE_S if mirror.spent else min(LONGEST_PAUSE_S, 2.0**mirror.away - 1)
+    if mirror.spent:
+        return LONGEST_PAUSE_S
+    return min(LONGEST_PAUSE_S, max(IDLE_PAUSE_S if mirror.idle else PAUSE_S, 2.0**mirror.away - 1))
+
+
+def _is_full(mirror: _Mirror) -> bool:
+    return len(mirror.mirrored) >= mirror.plan.calls or _bytes(mirror) >= MOST_PROMPTS
 
 
 def _bytes(mirror: _Mirror) -> int:
@@ -183,6 +215,9 @@ async def _mirror_round(tools: ShadowTools, mirror: _Mirror) -> None:
     mirror.place, sample = since.place, mirror.sample
     if since.made_anew:
         sample.forget()
+        sample.left_out["stream_made_anew"] += len(mirror.mirrored)
+        mirror.mirrored.clear()  # whether they are erased meanwhile, nothing tells
+        mirror.requests.clear()
     drawn = [sequences for call in since.calls if (sequences := sample.drawn(call)) is not None]
     most = min(ROUND, mirror.plan.calls - len(mirror.mirrored))
     due, beyond = drawn[:most], drawn[most:]
@@ -192,13 +227,14 @@ async def _mirror_round(tools: ShadowTools, mirror: _Mirror) -> None:
 
     async def ask(sequences: Sequence[int]) -> None:
         async with room:
-            if not mirror.spent:
+            if not mirror.spent and mirror.problem is None:
                 await _mirror_call(tools, mirror, sequences)
 
     async with asyncio.TaskGroup() as group:
         for sequences in due:
             group.create_task(ask(sequences))
-    if len(mirror.mirrored) > before:
+    mirror.idle = len(mirror.mirrored) == before
+    if not mirror.idle:
         mirror.away = 0
     elif sample.left_out["engine_away"] > was_away:
         mirror.away = min(mirror.away + 1, 10)
@@ -215,7 +251,7 @@ async def _mirror_call(tools: ShadowTools, mirror: _Mirror, sequences: Sequence[
     except Unavailable:
         left_out["unreadable"] += 1
         return
-    prompt, stables = asked_again(turns), _message(turns[-1].response)
+    prompt, stables = asked_again(turns, mirror.stable_sets), _message(turns[-1].response)
     if isinstance(prompt, LoggedPrompt) and turns[-1].request_digest in mirror.requests:
         prompt = "same_request"
     if isinstance(prompt, str) or stables is None:
@@ -224,23 +260,34 @@ async def _mirror_call(tools: ShadowTools, mirror: _Mirror, sequences: Sequence[
     mirror.requests.add(turns[-1].request_digest)
     try:
         answer = _message(await mirror.complete(mirror.candidate, prompt))
+    except (Blocked, BudgetSpent, NotFound, DigestMismatch, Unavailable) as error:
+        _leave_out(mirror, error)
+        return
     except Rejected:
         answer = None
-    except Unavailable:
-        left_out["engine_away"] += 1
-        return
-    except BudgetSpent:
-        left_out["budget_spent"] += 1
-        mirror.spent = True
-        return
     pair = pair_of(prompt, (mirror.candidate, answer), (mirror.stable, stables))
     mirror.mirrored.append(_Mirrored(sequences[-1], pair, len(msgspec.json.encode(pair.prompt))))
 
 
-def asked_again(turns: Sequence[Turn]) -> LoggedPrompt | str:
+def _leave_out(mirror: _Mirror, error: Exception) -> None:
+    """Note why a call that was asked has neither an answer nor a refusal."""
+    left_out = mirror.sample.left_out
+    if isinstance(error, Blocked):
+        left_out["blocked"] += 1
+    elif isinstance(error, BudgetSpent):
+        left_out["budget_spent"] += 1
+        mirror.spent = True
+    elif isinstance(error, Unavailable):
+        left_out["engine_away"] += 1
+    else:
+        mirror.problem = f"its bundle cannot be read: {error}"
+
+
+def asked_again(turns: Sequence[Turn], stable_sets: Collection[str] = ()) -> LoggedPrompt | str:
     """The prompt of the last of these calls as it was asked; why the candidate cannot be asked the same.
 
-    Stable saw what redaction took out since, and what is not recorded: with that its answer would be another's.
+    Stable saw what redaction took out since, and what is not recorded: with that its answer would be another's. Turns
+    have sampling as stable's engine got it: what its bundle sets, in `stable_sets`, is not asked of the candidate.
     """
     called = turns[-1]
     if any(turn.redactions for turn in turns):
@@ -258,7 +305,13 @@ def asked_again(turns: Sequence[Turn]) -> LoggedPrompt | str:
         trajectory_id=prompt.trajectory_id,
         messages=prompt.messages,
         tools=prompt.tools,
-        sampling={name: getattr(prompt.sampling, name) for name in Sampling.__struct_fields__},
+        sampling={
+            name: value
+            for name in Sampling.__struct_fields__
+            if (value := getattr(prompt.sampling, name)) is not None
+            and name not in stable_sets
+            and value not in NEUTRAL.get(name, ())
+        },
         metadata=prompt.metadata,
         parameters=parameters,
     )
@@ -284,6 +337,8 @@ async def _verdict(tools: ShadowTools, mirror: _Mirror, now: float) -> GateResul
         "left_out": dict(+mirror.sample.left_out),
         "seconds": round(now - mirror.began, 1),
     }
+    if mirror.problem is not None:
+        return GateResult(SHADOW_TRAFFIC, NEEDS_APPROVAL, mirror.problem, evidence)
     if len(pairs) < FEWEST_MIRRORED:
         few = f"{len(pairs)} live calls mirrored in {(now - mirror.began) / 3600:.1f} hours, {FEWEST_MIRRORED} needed"
         return GateResult(SHADOW_TRAFFIC, NEEDS_APPROVAL, few, evidence)
@@ -293,9 +348,15 @@ async def _verdict(tools: ShadowTools, mirror: _Mirror, now: float) -> GateResul
         return GateResult(SHADOW_TRAFFIC, NEEDS_APPROVAL, judged.problem, evidence)
     comparison = compare(judged.differences, CONFIDENCE, MARGIN)
     evidence |= {**comparison.figures(), "p_worse": round(comparison.p_worse, 5)}
+    unanswered = mirror.sample.left_out["engine_away"] + mirror.sample.left_out["blocked"]
+    asked = len(mirror.mirrored) + unanswered
     outcome, words = NEEDS_APPROVAL, "cannot tell"
-    if comparison.passed:
+    if comparison.passed and unanswered > MOST_UNANSWERED * asked:
+        words = f"{unanswered} of {asked} calls got no answer; else no worse than stable by {MARGIN:g}"
+    elif comparison.passed:
         outcome, words = PASSED, f"no worse than stable by {MARGIN:g}"
+    elif comparison.p_worse <= ALPHA and judged.unjudged:
+        words = f"cannot tell, for {judged.unjudged} answers were not judged,"
     elif comparison.p_worse <= ALPHA:
         outcome, words = FAILED, "worse than stable"
     return GateResult(SHADOW_TRAFFIC, outcome, f"{words} on mirrored calls: {comparison.sentence()}", evidence)
