@@ -30,7 +30,7 @@ from ratchet.gateway.calls import Call, RequestReader
 from ratchet.gateway.engine_answers import Answered
 from ratchet.gateway.engines.base import PolicyUnfit
 from ratchet.gateway.filters import FILTERS
-from ratchet.gateway.filters.base import BLOCK, FLAG, REPLACE, FilterFailed, Verdict
+from ratchet.gateway.filters.base import BLOCK, FLAG, REPLACE, FilterFailed, Verdict, plain
 from ratchet.gateway.filters.judge import Judge
 from ratchet.gateway.filters.places import (
     ANSWER,
@@ -46,8 +46,10 @@ from ratchet.gateway.settings import FilterSettings
 log = structlog.get_logger()
 
 WINDOW, BEFORE = 64, 200
-"""Characters of a streamed answer that are checked together, and those before them that filters see again: no rule of
-this product spans more."""
+"""Characters of a streamed answer that are checked together, and those before them, as a reader sees them, that filters
+see again: no rule of this product spans more."""
+LONGEST = 4096
+"""Characters that are kept to see those: tags and blanks may stand between."""
 RECENT_S = 300.0
 """How long a verdict stays a note of `/readyz`."""
 REASON = 200
@@ -253,13 +255,22 @@ class StreamFilter:
 
     async def _check(self) -> None:
         places = [replace(place, text=self._tails[path], is_fixed=True) for path, place in self._fresh.items()]
-        self._tails |= {path: self._tails[path][-BEFORE:] for path in self._fresh}
+        self._tails |= {path: tail(self._tails[path]) for path in self._fresh}
         self._fresh, self._unchecked = {}, 0
         findings = await self.filtering.judged(self.call, self.chosen, places)
         self.filtering.label(self.call, [finding for finding in findings if finding.name not in self._labelled])
         self._labelled |= {finding.name for finding in findings}
         if blocked := _blocked(findings):
             raise Filtered(400, blocked, code=CODE)
+
+
+def tail(text: str) -> str:
+    """The end of a text in which the last `BEFORE` characters stand that a reader sees."""
+    text = text[-LONGEST:]
+    seen, length = plain(text)[-BEFORE:], WINDOW + BEFORE
+    while not plain(text[-length:]).endswith(seen):
+        length *= 2
+    return text[-length:]
 
 
 def _conversation(request: CallRequest, _: bytes) -> tuple[Body, list[Place]]:

@@ -17,7 +17,7 @@ from ratchet.dialects.api_dialect import CHAT
 from ratchet.dialects.messages.dialect import MESSAGES
 from ratchet.gateway.engine_answers import Answered
 from ratchet.gateway.engines.base import Reply
-from ratchet.gateway.filtering import Filtering
+from ratchet.gateway.filtering import BEFORE, LONGEST, WINDOW, Filtering, tail
 from ratchet.gateway.filters.base import FilterFailed, Verdict
 from ratchet.gateway.filters.injection import WITHHELD
 from ratchet.gateway.filters.judge import KNOWN, LARGEST, Judge, Verdicts, judged
@@ -192,6 +192,22 @@ async def test_a_stream_ends_before_the_piece_that_completes_what_is_blocked(tmp
         assert b"content_filter" in got
         assert b"bomb" not in got
         assert await labels(here) == [("content", "answer", "block")]
+
+
+@pytest.mark.parametrize("between", ["<b></b>", "<i class='quite-a-long-name-of-a-class'>", " \n", "\u200b"])
+async def test_a_stream_is_checked_with_what_a_reader_sees_before(tmp_path: Path, between: str) -> None:
+    async with alone(tmp_path, filters={"support": CONTENT}) as here:
+        unseen = between * (3_000 // len(between))
+        pieces = (unseen[start : start + 100] for start in range(0, len(unseen), 100))
+        texts = ("Sure. To make a pipe ", *pieces, "bomb", " you need")
+        got = await streamed(here, [*(piece(content=text) for text in texts), ENDED])
+        assert b"content_filter" in got
+        assert b"bomb" not in got
+
+
+def test_end_of_a_stream_that_is_kept_is_bounded() -> None:
+    assert len(tail("To make a pipe " + "<b></b>" * 10_000)) <= LONGEST
+    assert len(tail("word " * 1_000)) == WINDOW + BEFORE
 
 
 async def test_streamed_arguments_are_seen_as_one_text(tmp_path: Path) -> None:
