@@ -44,7 +44,7 @@ def ratchet(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=600,
         env={**plain, **env},
     )
 
