@@ -8,17 +8,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
-import msgspec
 import pytest
 
 from ratchet.bus.connection import Bus
-from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import eventually
 from ratchet.client import AsyncClient
 from ratchet.client.settings import ClientSettings
 from ratchet.core.contract import OptOut
 from ratchet.core.contract.erasure import AGENT, TRAJECTORY, USER, Erasure
-from ratchet.core.contract.opt_out import EVERY_ROLE, OPT_OUTS
+from ratchet.core.contract.opt_out import EVERY_ROLE
 from ratchet.core.errors import Rejected
 from ratchet.core.rules.access import RoleSet
 from ratchet.core.rules.opt_outs import key_of
@@ -131,17 +129,17 @@ async def test_opting_out_is_read_by_who_begins_later(shared_settings: SharedSet
 async def test_what_comes_of_who_opted_out_is_not_stored_and_ledger_is_even(shared_settings: SharedSettings) -> None:
     async with connected(shared_settings) as bus, prepared_warehouse(shared_settings) as warehouse:
         asked, acts = partial(ask_erasure, bus), list[Act]()
-        async with running_app(build(settings_of(shared_settings))), running(opt_outs(bus, asked, acts.append)):
+        collecting = running_app(build(settings_of(shared_settings)))
+        async with collecting as collector, running(opt_outs(bus, asked, acts.append)):
             await bus.publish_all(messages_of(ANNA, "two"))
             await eventually(lambda: complete(warehouse, ANNA))
-            out = opt_out(USER, ANN)
-            await bus.publish(out)
-            kept = Bucket(bus, OPT_OUTS, msgspec.Raw)
+            (known,) = [part for part in collector.components if isinstance(part, KnownOptOuts)]
+            await bus.publish(opt_out(USER, ANN))
 
-            async def is_kept() -> bool:
-                return await kept.get(key_of(out)) is not None
+            async def is_heeded() -> bool:
+                return known.covers("support", [(USER, ANN)])
 
-            await eventually(is_kept)
+            await eventually(is_heeded)
             runs, about_them = messages_of(ANN, "one")[:4], messages_of(ANN, "one")[4:]
             await bus.publish_all(runs)
             await eventually(lambda: balanced(warehouse, 11))
