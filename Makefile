@@ -129,26 +129,24 @@ $(RAY)/.ratchet-ready: tools/environment/ray.txt constraints.txt | $(STAMP)
 
 tasks: $(TASKS)/.ratchet-ready ## public tasks (bfcl-eval, tau-trait, textarena) beside all packages of .venv, in .tasks: 60 MB; for `make bench-learning` and `make test-tasks`
 
-# Without what the packages ask for: providers of models, and what they serve models with.
+# Packages beside all of .venv, without what they ask for: providers of models, and what they serve models with.
+define beside
+@$(BIN)/python -m venv --clear $(@D)
+@eval "$$($(BIN)/python tools/environment/uv_environment.py)"; \
+	if test -x $(BIN)/uv; then $(BIN)/uv pip install --quiet --no-deps --python $(@D)/bin/python -r $<; \
+	else $(@D)/bin/pip install --quiet --no-deps -r $<; fi
+@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+	> "$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/below.pth"
+@touch $@
+endef
+
 $(TASKS)/.ratchet-ready: tools/learning/worlds/tasks.txt | $(STAMP)
-	@$(BIN)/python -m venv --clear $(TASKS)
-	@eval "$$($(BIN)/python tools/environment/uv_environment.py)"; \
-		if test -x $(BIN)/uv; then $(BIN)/uv pip install --quiet --no-deps --python $(TASKS)/bin/python -r $<; \
-		else $(TASKS)/bin/pip install --quiet --no-deps -r $<; fi
-	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
-		> "$$($(TASKS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/below.pth"
-	@touch $@
+	$(beside)
 
 packs: $(PACKS)/.ratchet-ready ## suites of other packages (agentdojo, garak) beside all packages of .venv, in .packs: 100 MB; for `ratchet eval --suite` and `make test-packs`
 
 $(PACKS)/.ratchet-ready: tools/environment/packs.txt | $(STAMP)
-	@$(BIN)/python -m venv --clear $(PACKS)
-	@eval "$$($(BIN)/python tools/environment/uv_environment.py)"; \
-		if test -x $(BIN)/uv; then $(BIN)/uv pip install --quiet --no-deps --python $(PACKS)/bin/python -r $<; \
-		else $(PACKS)/bin/pip install --quiet --no-deps -r $<; fi
-	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
-		> "$$($(PACKS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/below.pth"
-	@touch $@
+	$(beside)
 
 prometheus: $(STAMP) ## Debian's Prometheus, for the dashboards' tests: without one they are skipped and say so
 	@test -x $(DEBIAN)/usr/bin/prometheus || bash tools/environment/unpack_debian.sh prometheus $(DEBIAN)

@@ -173,7 +173,7 @@ async def test_a_canary_whose_answer_a_filter_flags_is_rolled_back(
         assert [summary for summary in alerts if "was rolled back: 1 of 1 canary" in summary]
 
 
-async def test_injected_tool_results_are_flagged_live_and_are_no_fault_of_the_canary(
+async def test_injected_tool_results_are_flagged_and_no_fault_of_the_canary(
     shared_settings: SharedSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(KEY_VARIABLE, KEY)

@@ -24,7 +24,7 @@ from ratchet.canary_deployer.gates.base import HeldoutRun, OnAnswer
 from ratchet.canary_deployer.http_clients import HELDOUT_AGENT, gateway_peer
 from ratchet.canary_deployer.replicas import Inconclusive
 from ratchet.canary_deployer.subprocess_judge import run_killed
-from ratchet.canary_deployer.task_evaluations import MOST_ROUNDS, HeldoutCache, TaskFileHeldout, TaskPlan
+from ratchet.canary_deployer.task_evaluations import Doubts, HeldoutCache, TaskFileHeldout, TaskPlan, no_result
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.errors import ConfigError, Unavailable
 from ratchet.core.evaluation.suites import suite_named, suite_tasks
@@ -71,8 +71,10 @@ class PackagedSuite:
     results: Path
     limit_s: float = LIMIT_S
     monotonic: Callable[[], float] = time.monotonic
-    doubts: dict[str, tuple[int, float]] = field(default_factory=dict[str, tuple[int, float]])
-    """By policy: how many rounds brought no result, and when the first one began."""
+    doubts: Doubts = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.doubts = Doubts(self.limit_s, self.monotonic)
 
     async def unfit(self, policy: PolicyVersion) -> str | None:  # noqa: ARG002 - of none
         """See `Heldout`: no policy is made from a package's suite."""
@@ -106,15 +108,12 @@ class PackagedSuite:
         except (msgspec.DecodeError, UnicodeDecodeError):
             return HeldoutRun(Played(), took_s, problem or "its process printed no result")
         if result.run is not None:
-            self.doubts.pop(policy.name, None)
+            self.doubts.forget(policy)
             source = {**result.run.source, "task_type": result.task_type}
             return HeldoutRun(result.run.played, took_s, result.run.problem, result.run.cached, source)
-        rounds, first = self.doubts.get(policy.name, (0, begun))
-        rounds += 1
-        if rounds >= MOST_ROUNDS and self.monotonic() - first >= self.limit_s:
-            self.doubts.pop(policy.name, None)
-            return HeldoutRun(Played(), took_s, f"played {rounds} times without a result: {result.unavailable}")
-        self.doubts[policy.name] = rounds, first
+        rounds, doubted_s, is_over = self.doubts.add(policy, begun)
+        if is_over:
+            return no_result(rounds, doubted_s, result.unavailable or "")
         raise Inconclusive(f"suite {self.suite}: {result.unavailable}", rounds)
 
     async def due(self, policy: PolicyVersion) -> int:  # noqa: ARG002 - for none

@@ -95,6 +95,35 @@ class HeldoutCache:
         return self._folder / f"{hashlib.sha256(repr(key).encode()).hexdigest()}.json"
 
 
+class Doubts:
+    """Rounds of a policy that brought no result, one after the other: a person is asked in the end."""
+
+    def __init__(self, limit_s: float, monotonic: Callable[[], float]) -> None:
+        self._limit_s = limit_s
+        self._monotonic = monotonic
+        self._rounds: dict[str, tuple[int, float]] = {}
+        """By policy: how many, and when the first one began."""
+
+    def add(self, policy: PolicyVersion, begun: float) -> tuple[int, float, bool]:
+        """A round that began then: how many there are, their seconds, and whether they are enough to ask a person."""
+        rounds, first = self._rounds.get(policy.name, (0, begun))
+        rounds, took_s = rounds + 1, self._monotonic() - first
+        self._rounds[policy.name] = rounds, first
+        is_over = rounds >= MOST_ROUNDS and took_s >= self._limit_s
+        if is_over:
+            self.forget(policy)
+        return rounds, took_s, is_over
+
+    def forget(self, policy: PolicyVersion) -> None:
+        """It has a result."""
+        self._rounds.pop(policy.name, None)
+
+
+def no_result(rounds: int, took_s: float, why: str) -> HeldoutRun:
+    """What a person is asked about."""
+    return _problem(f"played {rounds} times in {took_s:.0f} s without a result: {why}", took_s)
+
+
 class TaskFileHeldout:
     """`Heldout`. A fault of gateway or engine is `Inconclusive`: the deployer plays again, each time later.
 
@@ -118,8 +147,7 @@ class TaskFileHeldout:
         self._cache = cache
         self._monotonic = monotonic
         self.tasks = plan.tasks
-        self._doubts: dict[str, tuple[int, float]] = {}
-        """By policy: how many rounds brought no result one after the other, and when the first one began."""
+        self._doubts = Doubts(plan.deadline_s, monotonic)
 
     async def unfit(self, policy: PolicyVersion) -> str | None:
         """See `Heldout`. Tasks may have been added since it was made."""
@@ -195,7 +223,7 @@ class TaskFileHeldout:
             return self._no_result(policy, begun, f"the gateway does not ask {policy.name}: {error}")
         if faults:
             return self._no_result(policy, begun, f"{len(faults)} of {len(tries)} tasks got no answer: {faults[0]}")
-        self._doubts.pop(policy.name, None)
+        self._doubts.forget(policy)
         played = Played(
             scores=score_by_task(tries),
             tries=len(tries),
@@ -212,13 +240,10 @@ class TaskFileHeldout:
 
     def _no_result(self, policy: PolicyVersion, begun: float, why: str) -> HeldoutRun:
         """A problem for a person, after `MOST_ROUNDS` and the deadline. Raises `Inconclusive` before: play again."""
-        rounds, first = self._doubts.get(policy.name, (0, begun))
-        rounds, took_s = rounds + 1, self._monotonic() - first
-        if rounds < MOST_ROUNDS or took_s < self._plan.deadline_s:
-            self._doubts[policy.name] = rounds, first
+        rounds, took_s, is_over = self._doubts.add(policy, begun)
+        if not is_over:
             raise Inconclusive(f"the tasks show nothing yet: {why}", rounds)
-        self._doubts.pop(policy.name, None)
-        return _problem(f"played {rounds} times in {took_s:.0f} s without a result: {why}", took_s)
+        return no_result(rounds, took_s, why)
 
     async def _file(self) -> TaskFile | HeldoutRun:
         try:
