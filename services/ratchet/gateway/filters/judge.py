@@ -124,7 +124,7 @@ def _verdict(asked: Filter, text: str) -> Verdict | None:
         verdict: object = asked(text)
     except FilterFailed:
         raise
-    except BaseException as error:  # noqa: BLE001 - the boundary: a filter of another package may raise, or exit
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the boundary: a filter of another package may raise, or exit
         raise FilterFailed(f"it raised {type(error).__name__}") from None  # its words may be people's
     if verdict is None or _is_verdict(verdict):
         return verdict
