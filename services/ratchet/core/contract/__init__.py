@@ -12,6 +12,7 @@ from ratchet.core.contract.spans import Spans
 from ratchet.core.contract.training import TrainingDispatch, TrainingRequest, TrainingStatus
 from ratchet.core.contract.trajectory import Outcome, PolicyClaim, Start, Trajectory, TrajectoryEnd
 from ratchet.core.contract.turn import Turn
+from ratchet.core.contract.workflows import WorkflowExecution
 
 MESSAGES: dict[str, type[Message]] = {
     kind.TOPIC: kind
@@ -35,6 +36,7 @@ MESSAGES: dict[str, type[Message]] = {
         Alert,
         DeadLetter,
         AuditEntry,
+        WorkflowExecution,
     )
 }
 """Topic -> message type."""
@@ -66,6 +68,7 @@ __all__ = [
     "TrajectoryEnd",
     "Turn",
     "Value",
+    "WorkflowExecution",
     "decode",
     "encode",
     "named_id",

@@ -1,4 +1,5 @@
-"""Bundles: what a policy changes of the calls that agents make, beside or instead of weights."""
+"""Bundles: what a policy changes of the calls that agents make, beside or instead of weights; or how workflows are
+planned."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from ratchet.core.contract.values import (
     listed,
     matching,
 )
+from ratchet.core.contract.workflows import PlannerRef
 
 Variable = Annotated[str, matching(r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
 """Name of a value that requests bring in `ratchet_variables`, which no server gets, or in their metadata."""
@@ -103,6 +105,8 @@ class Bundle(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Sampling values whatever the agent sets."""
     response_format: dict[str, Any] | None = None
     """In place of the agent's, as a chat completion has it: `{"type": "json_schema", ...}`."""
+    planner: PlannerRef | None = None
+    """Of a planner's role: what plans workflows and chooses workers; such a bundle has no other part."""
 
 
 NO_BUNDLE = Bundle()
