@@ -75,7 +75,7 @@ def test_work_queues_have_no_age(stream: str) -> None:
     assert (queue.retention, queue.max_age_s) == ("workqueue", None)
 
 
-REFUSING = ("TRAJECTORIES", "STARTS", "TURNS", "SPANS", "FEEDBACK", "OPT_OUTS", "AUDIT")
+REFUSING = ("TRAJECTORIES", "STARTS", "TURNS", "SPANS", "FEEDBACK", "WORKFLOWS", "OPT_OUTS", "AUDIT")
 
 
 def test_full_streams_of_runs_refuse_new_messages_and_drop_no_old_ones() -> None:
