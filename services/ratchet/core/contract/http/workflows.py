@@ -1,4 +1,15 @@
-"""Workflows over HTTP: to run them, to follow them, and the registry of workers."""
+"""Workflows over HTTP: to run them, to follow them, and the registry of workers.
+
+    POST /v1/workflows                  WorkflowIn -> WorkflowOut
+    GET  /v1/workflows                  WorkflowsOut
+    GET  /v1/workflows/{id}             WorkflowOut; .../events sends it as server-sent events
+    POST /v1/workflows/{id}/cancel      WorkflowOut
+    GET  /v1/workers                    WorkersOut; /v1/workers/{name} is a WorkerOut
+    POST /v1/workers                    Worker -> WorkerOut: adds it, or replaces the worker of that name
+    POST /v1/workers/{name}/remove      WorkerOut, as it was
+
+and of the coordinator, `GET /v1/workflows/executions?role=&after=&limit=`: ExecutionsOut.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +20,7 @@ from msgspec import Meta
 
 from ratchet.bus.message import JsonObject
 from ratchet.core.contract.http.answers import Answer, Instant
-from ratchet.core.contract.values import Positive, Role, Text, listed
+from ratchet.core.contract.values import Role, Text, listed
 from ratchet.core.contract.workflows import PLANNER_ROLE, Plan, SubTaskRun, Worker, WorkerMeasures
 
 WORKFLOW_STATES = ("planning", "running", "succeeded", "partial", "failed", "cancelled")
