@@ -96,6 +96,8 @@ class WorkerOption(Value, frozen=True, kw_only=True, omit_defaults=True):
     model_type: Text
     cost_per_token: Amount
     latency_ms: Amount
+    success: Share | None = None
+    """Of its calls until then, as measured (`WorkerMeasures`); None before any."""
 
 
 class SubTask(Value, frozen=True, kw_only=True, omit_defaults=True):

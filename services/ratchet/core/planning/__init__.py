@@ -1,1 +1,1 @@
-"""Planners of workflows, in numpy: services, gates and the command run them; `trainer_worker` trains them with torch."""
+"""Planners of workflows, in numpy: services, gates and commands run them; `trainer_worker` trains them with torch."""

@@ -22,7 +22,7 @@ class Choice:
     index: int
     """Of the sub-task."""
     workers: Sequence[Worker]
-    """The capable ones, by name; as the registry has them, figures of cost and latency corrected by what was measured."""
+    """The capable ones, by name; as in the registry, with cost and latency corrected by what was measured."""
     measured: Sequence[WorkerMeasures | None]
 
     @property

@@ -1,0 +1,59 @@
+"""Decisions as the log of executions has them: what any planner would have been asked, and what was done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ratchet.core.contract.workflows import SubTask, SubTaskRun, Worker, WorkerMeasures, WorkerOption, WorkflowExecution
+from ratchet.core.planning.base import Choice
+from ratchet.core.planning.rewards import JUDGED
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A worker that was chosen and asked."""
+
+    choice: Choice
+    chosen: int
+    """Index in `choice.workers`."""
+    propensity: float
+    """Logged, of the chosen one."""
+    run: SubTaskRun
+
+
+def decisions(row: WorkflowExecution) -> Iterator[Decision]:
+    """Those of an execution, in the order of the plan; without sub-tasks that were skipped, cancelled or not chosen."""
+    if row.plan is None:
+        return
+    for index, run in enumerate(row.runs[: len(row.plan.sub_tasks)]):
+        names = [option.worker for option in run.options]
+        if run.status not in JUDGED or run.worker not in names or not run.propensity:
+            continue
+        task = row.plan.sub_tasks[index]
+        choice = Choice(
+            instruction=row.instruction,
+            plan=row.plan,
+            index=index,
+            workers=[_worker(option, task) for option in run.options],
+            measured=[_measures(option) for option in run.options],
+        )
+        yield Decision(choice, names.index(run.worker), run.propensity, run)
+
+
+def _worker(option: WorkerOption, task: SubTask) -> Worker:
+    return Worker(
+        name=option.worker,
+        model_type=option.model_type,
+        capabilities=(task.task_type,),
+        model=option.worker,
+        cost_per_token=option.cost_per_token,
+        latency_ms=option.latency_ms,
+    )
+
+
+def _measures(option: WorkerOption) -> WorkerMeasures | None:
+    """The share of success alone: planners choose by no other measure that the option does not already correct."""
+    if option.success is None:
+        return None
+    return WorkerMeasures(calls=1, success=option.success, latency_ms=option.latency_ms, cost_usd=0.0)

@@ -1,0 +1,1 @@
+"""Trains planners of workflows: `supervised` imitates logged plans, `policy_gradient` improves the selector."""
