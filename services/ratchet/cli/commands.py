@@ -104,6 +104,10 @@ GROUPS: Mapping[str, Entry] = {
     ),
     "preferences": Entry("preferences", "Preference pairs: derive, add, list and export them; how far raters agree."),
     "rollout": Entry("rollout", "Look at rollouts and steer them."),
+    "workflows": Entry(
+        "workflows", "Instructions as graphs of sub-tasks: run and see them; collect, train and compare planners."
+    ),
+    "workers": Entry("workers", "What does the sub-tasks of workflows: the registry."),
     "storage": Entry("storage", "The object store: remove what nothing needs any more."),
     "config": Entry("config", "The settings of all services: what is in effect, and what is wrong."),
     "broker": Entry("broker", "The broker's users: what each may do, agents' keys, exchanging keys."),
@@ -135,6 +139,7 @@ HEADINGS: Mapping[str, tuple[str, ...]] = {
     "Roll out": ("bundles", "policies", "rollout", "eval", "suites"),
     "Say what was good": ("feedback", "preferences", "rewards"),
     "Train": ("model", "plan", "train", "cancel", "resume", "dataset", "data", "dpo-train", "rm-train"),
+    "Workflows": ("workflows", "workers"),
     "Bring and take data": ("import", "export"),
     "Keep it well": (
         "config",

@@ -15,9 +15,8 @@ from msgspec.structs import replace
 
 from ratchet.bus.message import decode
 from ratchet.core.contract.workflows import Plan, SubTaskRun, WorkerOption, WorkflowExecution
+from ratchet.core.planning.rewards import JUDGED, workflow_reward
 
-JUDGED = frozenset({"succeeded", "failed"})
-"""States of a sub-task whose worker was asked: the others say nothing of a choice."""
 PLANNING_FAILED = "planning failed"
 
 
@@ -59,8 +58,11 @@ class TrainingRow(msgspec.Struct, frozen=True, kw_only=True):
     user_ref: str | None
     sub_tasks: tuple[TrainingSubTask, ...]
     success: bool
+    """This, cost and latency are those of the execution, also in a row that was made of it."""
     cost_usd: float
     latency_ms: float
+    reward: float | None
+    """Of the execution (`rewards.workflow_reward`); null where a worker was substituted, whose reward is unknown."""
     order: tuple[int, ...] | None = None
     """Where sub-tasks stand in another order: the index that each had in the execution."""
 
@@ -141,6 +143,7 @@ def row_of(execution: WorkflowExecution, plan: Plan) -> TrainingRow:
         success=execution.success,
         cost_usd=execution.cost_usd,
         latency_ms=execution.latency_ms,
+        reward=workflow_reward(execution),
     )
 
 
@@ -200,7 +203,7 @@ def substituted(row: TrainingRow, random_: random.Random) -> TrainingRow:
         latency_ms=None,
         substituted_for=asked.worker,
     )
-    return replace(row, sub_tasks=(*row.sub_tasks[:index], made, *row.sub_tasks[index + 1 :]))
+    return replace(row, sub_tasks=(*row.sub_tasks[:index], made, *row.sub_tasks[index + 1 :]), reward=None)
 
 
 def _others(sub_task: TrainingSubTask) -> list[str]:

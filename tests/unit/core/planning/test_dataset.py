@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from ratchet.core.contract.workflows import TASK_TYPES, Plan, SubTask, WorkflowExecution
 from ratchet.core.planning.dataset import TrainingRow, augmented, prepared, reordered, row_of, substituted
+from ratchet.core.planning.rewards import workflow_reward
 from tests.support.executions import CAPABLE, PLAN, execution, run_of
 
 
@@ -31,6 +32,7 @@ def test_a_row_keeps_types_dependencies_choices_and_rewards() -> None:
     assert [each.status for each in row.sub_tasks] == ["succeeded", "succeeded", "failed"]
     assert [each.options for each in row.sub_tasks] == [run.options for run in logged.runs]
     assert (row.success, row.cost_usd, row.latency_ms) == (True, logged.cost_usd, 360.0)
+    assert row.reward == workflow_reward(logged)
     assert (row.policy, row.workflow_id) == ("planner@1", logged.workflow_id)
 
 
@@ -129,6 +131,7 @@ def test_a_substitute_is_capable_and_never_an_executed_choice(row: TrainingRow, 
     assert new.substituted_for == old.worker
     assert (new.propensity, new.cost_usd, new.latency_ms) == (None, None, None)
     assert not new.was_executed
+    assert made.reward is None
     assert old.was_executed
     assert msgspec.json.encode(row) == before
 
