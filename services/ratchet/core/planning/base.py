@@ -33,8 +33,10 @@ class Choice:
 class Planner(Protocol):
     """A planner's policy; it draws nothing itself."""
 
-    task_types: tuple[str, ...]
-    """The vocabulary that it was trained with."""
+    @property
+    def task_types(self) -> tuple[str, ...]:
+        """The vocabulary that it was trained with."""
+        ...
 
     def plan(self, instruction: str) -> Plan:
         """Sub-tasks, dependencies and confidence: the likeliest ones."""

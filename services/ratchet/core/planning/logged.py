@@ -20,6 +20,8 @@ class Decision:
     propensity: float
     """Logged, of the chosen one."""
     run: SubTaskRun
+    failed_before: int
+    """Earlier sub-tasks of the plan that failed: what the critic knows beside the choice."""
 
 
 def decisions(row: WorkflowExecution) -> Iterator[Decision]:
@@ -38,7 +40,8 @@ def decisions(row: WorkflowExecution) -> Iterator[Decision]:
             workers=[_worker(option, task) for option in run.options],
             measured=[_measures(option) for option in run.options],
         )
-        yield Decision(choice, names.index(run.worker), run.propensity, run)
+        failed = sum(earlier.status == "failed" for earlier in row.runs[:index])
+        yield Decision(choice, names.index(run.worker), run.propensity, run, failed)
 
 
 def _worker(option: WorkerOption, task: SubTask) -> Worker:

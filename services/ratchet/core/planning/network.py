@@ -55,7 +55,7 @@ def shapes(types: int) -> dict[str, tuple[int, ...]]:
         "select.out": (SELECTION,),
         "critic.text": (FEATURES, SELECTION),
         "critic.type": (types + 1, SELECTION),
-        "critic.place": (3, SELECTION),
+        "critic.place": (4, SELECTION),
         "critic.bias": (SELECTION,),
         "critic.out": (SELECTION,),
         "critic.out_bias": (1,),
@@ -67,7 +67,15 @@ def fresh_weights(types: int, seed: int) -> dict[str, Array]:
     random = np.random.default_rng(seed)
     weights: dict[str, Array] = {}
     for name, shape in shapes(types).items():
-        scale = 0.0 if name.endswith("bias") else 1.0 if name.endswith(".text") else 1.0 / math.sqrt(shape[0])
+        scale = (
+            0.0
+            if name.endswith("bias")
+            else 1.0
+            if name == "plan.text"
+            else 0.3
+            if name.endswith(".text")
+            else 1.0 / math.sqrt(shape[0])
+        )
         weights[name] = (random.standard_normal(shape) * scale).astype(np.float32)
     weights["plan.distance"] *= np.float32(0.0)
     weights["select.type_worker"] *= np.float32(0.0)

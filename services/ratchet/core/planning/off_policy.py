@@ -6,8 +6,8 @@ own weight, because a product over the sub-tasks of a workflow is 0 or huge afte
 otherwise, or that reaches more by failing less, is judged by held-out tasks and the canary.
 
 Estimators: inverse propensity (IPS), self-normalised (SNIPS, Swaminathan 2015) and doubly robust (Dudik 2011), the last
-with an outcome model that is fitted on other workflows (cross-fitting, Chernozhukov 2018). Intervals are those of a mean
-over subjects (user, else session, else workflow), by linearisation.
+with an outcome model that is fitted on other workflows (cross-fitting, Chernozhukov 2018). Intervals are those of a
+mean over subjects (user, else session, else workflow), by linearisation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from ratchet.core.contract.workflows import WorkflowExecution
 from ratchet.core.planning.base import Planner
-from ratchet.core.planning.learned import execution_digest
+from ratchet.core.planning.learned import LearnedPlanner, execution_digest
 from ratchet.core.planning.logged import Decision, decisions
 from ratchet.core.planning.network import WORKER_FEATURES, worker_features
 from ratchet.core.planning.rewards import run_reward
@@ -94,12 +94,9 @@ class Log:
     fold_D: NDArray[np.int64]
 
 
-def judge(
-    rows: Sequence[WorkflowExecution], candidate: Planner, trained_on: Sequence[str] | frozenset[str]
-) -> Judgement:
-    """`rows`: stable's executions. `trained_on`: digests of executions that the candidate has learned from."""
-    known = frozenset(trained_on)
-    used = [row for row in rows if execution_digest(row.workflow_id) not in known]
+def judge(rows: Sequence[WorkflowExecution], candidate: LearnedPlanner) -> Judgement:
+    """`rows`: stable's executions; those that the candidate has learned from are left out."""
+    used = [row for row in rows if execution_digest(row.workflow_id) not in candidate.trained_on]
     log = read_log(used, candidate)
     return judge_log(log, executions=len(used), excluded=len(rows) - len(used))
 
@@ -114,7 +111,7 @@ def read_log(rows: Sequence[WorkflowExecution], candidate: Planner) -> Log:
         taken += [(number, subject, fold, decision) for decision in decisions(row)]
     width = max((len(decision.choice.workers) for *_, decision in taken), default=1)
     candidate_DW, stable_DW = np.zeros((len(taken), width)), np.zeros((len(taken), width))
-    features_DWP = np.zeros((len(taken), width, outcome_width(candidate.task_types)))
+    features_DWP = np.zeros((len(taken), width, outcome_width(candidate.task_types)), np.float32)
     for place, (*_, decision) in enumerate(taken):
         count = len(decision.choice.workers)
         candidate_DW[place, :count] = candidate.propensities(decision.choice)

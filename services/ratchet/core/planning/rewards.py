@@ -5,6 +5,8 @@ Cost and latency are scaled and bounded as the reward component `cost_latency` h
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ratchet.core.contract.workflows import SubTaskRun, WorkflowExecution
 from ratchet.core.rules.cost_latency import value_of
 
@@ -28,14 +30,13 @@ def run_reward(run: SubTaskRun) -> float:
     return decision_reward(run.status == "succeeded", run.cost_usd, run.latency_ms)
 
 
-def step_rewards(row: WorkflowExecution) -> list[float]:
+def step_rewards(judged: Sequence[SubTaskRun], success: bool) -> list[float]:
     """The reward of a workflow over the sub-tasks whose workers were asked, in order; the last gets the success.
 
     Cost and latency are those of each sub-task: where sub-tasks ran side by side, their latencies add up to more than
     the workflow took, because a worker answers for its own alone.
     """
-    judged = [run for run in row.runs if run.status in JUDGED and run.worker is not None]
     rewards = [run_reward(run) - 10.0 * (run.status == "succeeded") for run in judged]
     if rewards:
-        rewards[-1] += 10.0 * row.success
+        rewards[-1] += 10.0 * success
     return rewards

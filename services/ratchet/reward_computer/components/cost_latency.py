@@ -1,4 +1,4 @@
-"""Done cheaply and fast? The value of `core.rules.cost_latency`, mapped to 0..1; sub-tasks are successful tool calls."""
+"""Done cheaply and fast? The value of `core.rules.cost_latency`, as 0..1; sub-tasks are successful tool calls."""
 
 from __future__ import annotations
 
