@@ -1,7 +1,7 @@
 """Runs many instructions, made of templates, as workflows: a few at a time, under one spend cap, and resumable.
 
-A run has a name. The id of its workflow with a number follows from both, so that what was started is never started
-again: a run that was interrupted sends the same ids, and the service answers with the workflows that have them.
+A run's file gets the id of each workflow before it is sent, and what became of it. A run that was interrupted sends the
+ids that are there again, and the service answers with the workflows that have them: nothing is run twice.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ import itertools
 import random
 import re
 import time
-import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
 import msgspec
 
-from ratchet.bus.message import NAMESPACE, decode
+from ratchet.bus.message import decode
 from ratchet.cli.waiting import POLL_S, SILENCE_S
 from ratchet.core.contract.http.workflows import WorkflowIn, WorkflowOut
 from ratchet.core.errors import NotFound, Rejected, Unavailable
 
 ENDED = frozenset({"succeeded", "partial", "failed", "cancelled"})
 """States of a workflow in which nothing goes on."""
+BEGUN = "begun"
 AT_ONCE = 4
 """Workflows of a run under way at the same time: each may have five calls under way."""
 SHARE = 4.0
@@ -44,11 +44,12 @@ class Template(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Collected(msgspec.Struct, frozen=True, kw_only=True):
-    """A workflow of a run that has ended, one line of the run's file."""
+    """A workflow of a run, one line of the run's file when it begins, and one when it has ended."""
 
     number: int
     workflow_id: str
     state: str
+    """`begun`, or how it ended."""
     cost_usd: float
     instruction: str
 
@@ -65,8 +66,8 @@ class Run:
     """Budget of a workflow."""
     templates: Sequence[Template]
 
-    def workflow(self, number: int) -> WorkflowIn:
-        """The workflow of that number: the same run has always the same one."""
+    def workflow(self, number: int, workflow_id: str | None = None) -> WorkflowIn:
+        """The workflow of that number: in the same run it is always the same one, but for its id."""
         drawn = random.Random(f"{self.name}/{number}")
         template = self.templates[number % len(self.templates)]
         values = {name: drawn.choice(options) for name, options in sorted(template.values.items())}
@@ -75,7 +76,7 @@ class Run:
             inputs={name: _filled(text, values) for name, text in template.inputs.items()},
             role=self.role,
             budget_usd=self.each_usd,
-            workflow_id=str(uuid.uuid5(NAMESPACE, f"collect/{self.name}/{number}")),
+            workflow_id=workflow_id,
         )
 
 
@@ -85,6 +86,7 @@ class Service:
 
     start: Callable[[WorkflowIn], WorkflowOut]
     read: Callable[[str], WorkflowOut]
+    new_id: Callable[[], str]
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
@@ -94,7 +96,9 @@ class Collection:
     """How far a run is."""
 
     run: Run
-    ended: dict[int, Collected]
+    ended: dict[int, Collected] = field(default_factory=dict[int, Collected])
+    begun: dict[int, str] = field(default_factory=dict[int, str])
+    """Ids of workflows that were sent, or were about to be, and of which no end is known."""
     under_way: dict[int, WorkflowOut] = field(default_factory=dict[int, WorkflowOut])
 
     @property
@@ -109,9 +113,10 @@ class Collection:
         return self.run.budget_usd - self.spent_usd - held + ROUNDING >= self.run.each_usd
 
     @property
-    def waiting(self) -> Iterator[int]:
-        """Numbers that were not started yet."""
-        return (n for n in range(self.run.count) if n not in self.ended and n not in self.under_way)
+    def next_number(self) -> int | None:
+        """Of the workflow to start next: those first that may be under way already, for they may be spending."""
+        waiting = [n for n in range(self.run.count) if n not in self.ended and n not in self.under_way]
+        return min(waiting, key=lambda n: (n not in self.begun, n), default=None)
 
     @property
     def note(self) -> str:
@@ -124,45 +129,54 @@ class Collection:
 def collect(
     collection: Collection, service: Service, keep: Callable[[Collected], None], show: Callable[[Collection], None]
 ) -> None:
-    """Go on until every workflow of the run has ended, or the cap leaves no room for another. `keep` gets each once.
+    """Go on until every workflow of the run has ended, or the cap leaves no room for another.
 
-    Raises `Unavailable` when the service stays away, and what it refuses a workflow with.
+    `keep` gets each before it is sent, and once it has ended. Raises `Unavailable` when the service stays away, and
+    what it refuses a workflow with.
     """
     heard = service.clock()
-    while True:
+    while collection.under_way or (collection.has_room and collection.next_number is not None):
+        before = len(collection.ended)
         try:
-            _start_more(collection, service)
-            over = [one for one in _read_all(collection, service) if one[1].state in ENDED]
-        except Unavailable:
+            _take_ended(collection, service, keep)
+            heard = service.clock() if collection.under_way or len(collection.ended) > before else heard
+            _start_more(collection, service, keep)
+            heard = service.clock()
+        except Unavailable:  # away, or busy with as many workflows as it takes
             if service.clock() - heard > SILENCE_S:
                 raise
-            over = []
-        else:
-            heard = service.clock()
-        for number, workflow in over:
-            collection.ended[number] = _ended(number, workflow)
-            del collection.under_way[number]
-            keep(collection.ended[number])
         show(collection)
-        if not collection.under_way and (not collection.has_room or next(collection.waiting, None) is None):
-            return
-        if not over:
+        if len(collection.ended) == before:
             service.sleep(POLL_S)
 
 
-def _start_more(collection: Collection, service: Service) -> None:
+def _take_ended(collection: Collection, service: Service, keep: Callable[[Collected], None]) -> None:
+    for number, workflow in [*collection.under_way.items()]:
+        seen = service.read(workflow.workflow_id)
+        if seen.state in ENDED:
+            collection.ended[number] = _collected(number, seen)
+            del collection.under_way[number]
+            keep(collection.ended[number])
+
+
+def _start_more(collection: Collection, service: Service, keep: Callable[[Collected], None]) -> None:
     while len(collection.under_way) < AT_ONCE and collection.has_room:
-        number = next(collection.waiting, None)
+        number = collection.next_number
         if number is None:
             return
-        collection.under_way[number] = service.start(collection.run.workflow(number))
+        known = collection.begun.get(number)
+        workflow_id = collection.begun[number] = known or service.new_id()
+        workflow = collection.run.workflow(number, workflow_id)
+        if known is None:
+            keep(
+                Collected(
+                    number=number, workflow_id=workflow_id, state=BEGUN, cost_usd=0.0, instruction=workflow.instruction
+                )
+            )
+        collection.under_way[number] = service.start(workflow)
 
 
-def _read_all(collection: Collection, service: Service) -> list[tuple[int, WorkflowOut]]:
-    return [(number, service.read(one.workflow_id)) for number, one in collection.under_way.items()]
-
-
-def _ended(number: int, workflow: WorkflowOut) -> Collected:
+def _collected(number: int, workflow: WorkflowOut) -> Collected:
     return Collected(
         number=number,
         workflow_id=workflow.workflow_id,
@@ -211,13 +225,18 @@ def _filled(text: str, values: dict[str, str]) -> str:
     return _PLACEHOLDER.sub(lambda match: values[match[1]], text)
 
 
-def read_collected(path: Path) -> dict[int, Collected]:
-    """What a run's file holds, by number; a last line that was cut off is asked for again."""
-    ended: dict[int, Collected] = {}
+def read_collected(path: Path, run: Run) -> Collection:
+    """The run as its file leaves it; a last line that was cut off was not sent."""
+    collection = Collection(run)
     for line in path.read_bytes().splitlines() if path.exists() else ():
         try:
             one = decode(line, Collected)
         except msgspec.DecodeError:
             continue
-        ended[one.number] = one
-    return ended
+        if one.number >= run.count:
+            continue
+        if one.state == BEGUN:
+            collection.begun[one.number] = one.workflow_id
+        else:
+            collection.ended[one.number] = one
+    return collection

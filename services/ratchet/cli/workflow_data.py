@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 
 import msgspec
 import typer
+import uuid_utils
 
 from ratchet.bus.message import JsonObject, decode
 from ratchet.cli.api import get, post, segment
@@ -128,7 +129,7 @@ def collect(
     if dry_run:
         print_dry_run(f"POST {endpoints.url('workflows')}/v1/workflows", run.workflow(0), as_json)
         return
-    collection = Collection(run, {n: one for n, one in read_collected(path).items() if n < count})
+    collection = read_collected(path, run)
     _collect(collection, endpoints, path, quiet=as_json)
     done = {"run": run.name, "file": str(path), "workflows": len(collection.ended), "cost_usd": collection.spent_usd}
     capped = len(collection.ended) < count
@@ -142,6 +143,9 @@ def collect(
 def _collect(collection: Collection, endpoints: Endpoints, path: Path, *, quiet: bool) -> None:
     def start(workflow: WorkflowIn) -> WorkflowOut:
         return post(endpoints, "workflows", "/v1/workflows", WorkflowOut, workflow)
+
+    def new_id() -> str:
+        return str(uuid_utils.uuid7())
 
     def read(workflow_id: str) -> WorkflowOut:
         return get(endpoints, "workflows", f"/v1/workflows/{segment(workflow_id)}", WorkflowOut)
@@ -158,7 +162,7 @@ def _collect(collection: Collection, endpoints: Endpoints, path: Path, *, quiet:
             bar(len(seen.ended), seen.run.count, seen.note)
 
         try:
-            go_on(collection, Service(start, read), keep, show)
+            go_on(collection, Service(start, read, new_id), keep, show)
         except KeyboardInterrupt:
             errors.print(f"{collection.note}: the same command goes on from here", markup=False)
             raise

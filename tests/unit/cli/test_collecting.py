@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from ratchet.cli.collecting import (
     AT_ONCE,
+    BEGUN,
     Collected,
     Collection,
     Run,
@@ -35,17 +37,17 @@ class World:
     def __init__(self, cost_usd: float = 0.5) -> None:
         self.cost_usd = cost_usd
         self.started: dict[str, WorkflowOut] = {}
-        self.starts = 0
         self.most_at_once = 0
         self.worst_usd = 0.0
         self.now = 0.0
         self.is_away = False
+        self.away_until = 0.0
         self.interrupt_after: int | None = None
         self.kept: list[Collected] = []
 
     def start(self, asked: WorkflowIn) -> WorkflowOut:
         self._require()
-        self.starts += 1
+        assert [one.workflow_id for one in self.kept].count(asked.workflow_id or "") == 1, "sent before it was kept"
         return self.started.setdefault(asked.workflow_id or "", workflow(asked, "running"))
 
     def read(self, name: str) -> WorkflowOut:
@@ -59,82 +61,92 @@ class World:
         self.most_at_once = max(self.most_at_once, len(running))
         spent = sum(one.cost_usd for one in self.started.values())
         self.worst_usd = max(self.worst_usd, spent + sum(one.budget_usd for one in running))
-        if self.interrupt_after is not None and len(self.kept) >= self.interrupt_after:
+        if self.interrupt_after is not None and len(self.ended) >= self.interrupt_after:
             raise KeyboardInterrupt
         if running:
             one = running[0]
             self.started[one.workflow_id] = replace(one, state="succeeded", cost_usd=self.cost_usd)
 
     def _require(self) -> None:
-        if self.is_away:
+        if self.is_away or self.now < self.away_until:
             raise Unavailable("the workflows service does not answer")
 
-    def collected(self, made: Run, ended: dict[int, Collected] | None = None) -> Collection:
-        collection = Collection(made, dict(ended or {}))
-        service = Service(self.start, self.read, lambda: self.now, self.sleep)
+    @property
+    def ended(self) -> list[Collected]:
+        return [one for one in self.kept if one.state != BEGUN]
+
+    def collected(self, collection: Collection) -> Collection:
+        service = Service(self.start, self.read, lambda: f"id-{len(self.kept)}", lambda: self.now, self.sleep)
         collect(collection, service, self.kept.append, lambda _: None)
         return collection
 
 
+def kept_in(path: Path, lines: list[Collected]) -> Path:
+    path.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+    return path
+
+
 def test_a_run_ends_with_every_workflow_and_few_at_once() -> None:
     world = World()
-    collection = world.collected(run())
+    collection = world.collected(Collection(run()))
     assert sorted(collection.ended) == list(range(10))
     assert world.most_at_once == AT_ONCE
     assert collection.spent_usd == pytest.approx(5.0)
 
 
-@pytest.mark.parametrize("cost_usd", [0.0, 0.3, 1.0])
-def test_no_workflow_starts_that_could_exceed_the_cap(cost_usd: float) -> None:
+@pytest.mark.parametrize(("cost_usd", "count"), [(0.0, 20), (0.3, 9), (1.0, 3)])
+def test_no_workflow_starts_that_could_exceed_the_cap(cost_usd: float, count: int) -> None:
     world = World(cost_usd)
-    world.collected(run(count=20, budget_usd=3.5))
+    world.collected(Collection(run(count=20, budget_usd=3.5)))
     assert world.worst_usd <= 3.5 + 1e-9
-    assert len(world.kept) == {0.0: 20, 0.3: 9, 1.0: 3}[cost_usd]
+    assert len(world.ended) == count
 
 
-def test_a_run_that_was_interrupted_goes_on_without_repeating() -> None:
+def test_a_run_that_was_interrupted_goes_on_without_repeating(tmp_path: Path) -> None:
     world = World()
     world.interrupt_after = 4
     with pytest.raises(KeyboardInterrupt):
-        world.collected(run())
-    ended = {one.number: one for one in world.kept}
-    assert 4 <= len(ended) < 10
+        world.collected(Collection(run()))
+    path = kept_in(tmp_path / "run.jsonl", world.kept)
     world.interrupt_after = None
-    again = world.collected(run(), ended)
+    again = world.collected(read_collected(path, run()))
     assert len(again.ended) == len(world.started) == 10
-    assert sorted(one.number for one in world.kept) == list(range(10))
+    assert sorted(one.number for one in world.ended) == list(range(10))
     assert again.spent_usd == pytest.approx(5.0)
 
 
 def test_what_was_spent_before_an_interrupt_counts_to_the_cap() -> None:
     world = World(cost_usd=1.0)
     ended = {n: Collected(number=n, workflow_id=str(n), state="failed", cost_usd=1.0, instruction="") for n in range(3)}
-    assert len(world.collected(run(budget_usd=4.0), ended).ended) == 4
+    assert len(world.collected(Collection(run(budget_usd=4.0), ended)).ended) == 4
 
 
 def test_a_service_that_stays_away_ends_the_run_with_its_error() -> None:
     world = World()
     world.is_away = True
     with pytest.raises(Unavailable):
-        world.collected(run())
+        world.collected(Collection(run()))
     assert world.now > 60
 
 
-def test_the_same_number_is_always_the_same_workflow() -> None:
-    first, again = run().workflow(7), run().workflow(7)
-    assert first == again
-    assert len({run().workflow(n).workflow_id for n in range(50)}) == 50
-    assert run().workflow(0).instruction in {"sum up bees", "sum up tides"}
-    assert replace(first, workflow_id=None) == replace(run().workflow(9), workflow_id=None)
+def test_a_service_that_is_away_for_a_while_interrupts_nothing() -> None:
+    world = World()
+    world.away_until = 30.0
+    assert len(world.collected(Collection(run())).ended) == 10
 
 
-def test_a_line_that_a_crash_cut_off_is_asked_again(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    path.write_text(
-        '{"number":0,"workflow_id":"a","state":"failed","cost_usd":0.1,"instruction":"x"}\n{"number":1,"workf'
-    )
-    assert [*read_collected(path)] == [0]
-    assert read_collected(tmp_path / "none") == {}
+def test_the_same_number_is_always_the_same_instruction() -> None:
+    assert run().workflow(7, "id") == run().workflow(7, "id")
+    assert {run().workflow(n).instruction for n in range(50)} == {"sum up bees", "sum up tides", "translate a"}
+
+
+def test_a_line_that_a_crash_cut_off_was_not_sent(tmp_path: Path) -> None:
+    begun = Collected(number=0, workflow_id="a", state=BEGUN, cost_usd=0.0, instruction="x")
+    path = kept_in(tmp_path / "run.jsonl", [begun, replace(begun, state="failed", cost_usd=0.1), begun])
+    path.write_bytes(path.read_bytes() + b'{"number":1,"workf')
+    read = read_collected(path, run())
+    assert (read.next_number, read.spent_usd) == (1, 0.1)
+    assert read_collected(tmp_path / "none", run()) == Collection(run())
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ async def test_collecting_runs_every_number_and_repeats_none(
         reads = dict(fake.reads)
         assert await typed(*words, str(tmp_path / "run.jsonl")) == ExitCode.DONE
         assert fake.reads == reads
-    assert len((tmp_path / "run.jsonl").read_text().splitlines()) == 6
+    assert len((tmp_path / "run.jsonl").read_text().splitlines()) == 12  # each when it begins, and when it ends
 
 
 async def test_an_export_writes_every_page_with_the_log_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
