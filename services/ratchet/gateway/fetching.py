@@ -15,6 +15,7 @@ from ratchet.gateway.calls import AskedModel, CallOpener, labels_of, new_id, sco
 from ratchet.gateway.domain.identity import Asked, names_of, subject_ref
 from ratchet.gateway.domain.peer_updates import PeerUpdates
 from ratchet.gateway.domain.routing import claim_of
+from ratchet.gateway.unrecorded import RECORD
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,8 @@ class BundleFetcher:
                 version=policy.version,
                 digest=policy.digest,
                 arm=claim.arm,
+                weight=claim.weight,
                 bundle=choice.bundle.bundle if choice.bundle is not None else NO_BUNDLE,
-            )
+            ),
+            headers=[(RECORD, b"off")] if arm.unrecorded else [],
         )

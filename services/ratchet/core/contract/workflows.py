@@ -42,6 +42,8 @@ MODEL_TYPES = ("llm", "vision", "audio", "code", "document", "data")
 """What a worker is."""
 MOST_SUB_TASKS = 20
 """Sub-tasks of a plan: more than ten deep or twenty wide is no plan that anybody reads."""
+WORKERS, WORKFLOWS = "workers", "workflows"
+"""Buckets."""
 PLANNER_ROLE = "planner"
 """The role of planners where a workflow names none."""
 

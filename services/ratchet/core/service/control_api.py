@@ -192,7 +192,7 @@ class Operation:
         named = [str(value) for name, value in request.path_params.items() if name != "role"]
         named += [str(value) for name in NAMING if (value := getattr(body, name, None)) is not None]
         act = Act(self.handler.__name__, by, role, named)
-        if self.verb == "POST" and not self.reads and not _is_dry_run(arguments):
+        if self.verb != "GET" and not self.reads and not _is_dry_run(arguments):
             async with audit.act(act, urgent=self.urgent):
                 return await self.handler(**arguments)
         returned = await self.handler(**arguments)
@@ -283,8 +283,8 @@ class ControlApi:
     ) -> None:
         """Serve `path` with `handler`, for callers whose key has `scope`; None: for every caller that is known.
 
-        A POST is an act of the audit log, by the handler's name, and refused where that cannot be written, unless it
-        is `urgent`. `reads`: it hands out what people wrote, or keys: recorded afterwards, also of a GET.
+        What is no GET is an act of the audit log, by the handler's name, and refused where that cannot be written,
+        unless it is `urgent`. `reads`: it hands out what people wrote, or keys: recorded afterwards, also of a GET.
 
         `answers`: by status; the first is that of a handler which returns no status of its own; by default 200.
         `errors`: by status, besides those of every route.
@@ -308,15 +308,17 @@ class ControlApi:
         path: str,
         handler: Callable[..., Awaitable[AsyncGenerator[bytes, None]]],
         *,
-        scope: KeyScope,
+        scope: KeyScope | None,
         events: Mapping[str, type[msgspec.Struct]],
+        errors: Mapping[int, str] | None = None,
     ) -> None:
         """Serve server-sent events: `handler` returns them as they are sent, or raises. `events`: what is in the `data`
-        of each, by its name. The stream ends before the first event that its caller's key opens no longer."""
+        of each, by its name. The stream ends before the first event that its caller's key opens no longer; with the
+        scope None, that finds its key unknown."""
         self._kinds |= dict.fromkeys(events.values())
         content = {EVENTS: {"schema": {"oneOf": [reference(kind) for kind in events.values()]}}}
         described = {200: {"description": f"Events: {', '.join(events)}.", "content": content}}
-        self._serve("GET", path, handler, scope, lambda sent: _Events(sent, scope), described, {})
+        self._serve("GET", path, handler, scope, lambda sent: _Events(sent, scope), described, errors or {})
 
     def text_route(
         self, path: str, handler: Handler, *, scope: KeyScope, errors: Mapping[int, str] | None = None
@@ -345,7 +347,7 @@ class ControlApi:
         arguments = _Arguments(path, handler, self._bodies)
         if arguments.body is not None and arguments.body not in self._bodies:
             self._kinds[arguments.body] = None
-        refused = {**self._errors, **REFUSED, **(CHANGING if verb == "POST" else {}), **errors}
+        refused = {**self._errors, **REFUSED, **(CHANGING if verb != "GET" else {}), **errors}
         bad = {code: {"description": text, "content": _content(ErrorOut)} for code, text in sorted(refused.items())}
         self.operations.append(
             Operation(
@@ -389,7 +391,7 @@ def _shared_errors(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
 class _Events(StreamingResponse):
     """Asks before each event whether its caller may still read it."""
 
-    def __init__(self, events: AsyncGenerator[bytes, None], needed: KeyScope) -> None:
+    def __init__(self, events: AsyncGenerator[bytes, None], needed: KeyScope | None) -> None:
         super().__init__(events, media_type=EVENTS)
         self._events, self._needed = events, needed
 
@@ -401,7 +403,9 @@ class _Events(StreamingResponse):
         async with aclosing(self._events) as events:
             async for event in events:
                 try:
-                    (await identify() if identify else UNAUTHENTICATED).require(self._needed)
+                    caller = await identify() if identify else UNAUTHENTICATED
+                    if self._needed is not None:
+                        caller.require(self._needed)
                 except RatchetError:
                     return  # its page asks for another stream, and reads why
                 yield event

@@ -47,6 +47,8 @@ class FetchedBundle(Answer, frozen=True, kw_only=True):
     answers that has no policy."""
     arm: str
     """`stable`, `canary`, `pinned` or `mixed`."""
+    weight: float = 0.0
+    """Canary weight at the draw, 0..1."""
     bundle: Bundle
     """Empty where calls go as agents send them."""
 

@@ -41,10 +41,10 @@ class WorkflowIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     budget_usd: Annotated[float, Meta(gt=0)] = 1.0
     deadline_s: Annotated[float, Meta(gt=0, le=3600)] = 300.0
     user: Text | None = None
-    """The end user; it is stored as a keyed hash alone."""
+    """The end user, whom calls name to the gateway; what stays is a keyed hash."""
     session: Text | None = None
     workflow_id: str | None = None
-    """A UUID of your own: the same one again starts nothing, and answers with the workflow that has it."""
+    """A UUID of version 7 of your own: the same one again starts nothing, and answers with the workflow that has it."""
 
 
 class SubTaskOut(Answer, frozen=True, kw_only=True):
@@ -52,8 +52,10 @@ class SubTaskOut(Answer, frozen=True, kw_only=True):
 
     index: int
     state: Annotated[str, listed("waiting", "running", "succeeded", "failed", "skipped", "cancelled")]
+    worker: str | None = None
+    """Null until it was chosen."""
     run: SubTaskRun | None = None
-    """Null until its worker was chosen."""
+    """Null until the sub-task is over."""
     output: str | None = None
 
 
@@ -72,7 +74,8 @@ class WorkflowOut(Answer, frozen=True, kw_only=True):
     budget_usd: float
     cost_usd: float
     reserved_usd: float
-    """For calls under way, and for those in flight when a runner was killed."""
+    """For calls under way. What was reserved for calls in flight when a runner was killed stays spent: it is part of
+    the cost."""
     warning: str | None
     """Such as: 80 % of the budget is spent."""
     error: str | None

@@ -1,0 +1,1 @@
+"""What a workflow is and what may happen to it next: pure."""
