@@ -175,8 +175,8 @@ class WorkerRoutes:
         one = "/v1/workers/{name}"
         api.route("GET", "/v1/workers", self.list_workers, scope=KeyScope.VIEW)
         api.route("GET", one, self.get_worker, scope=KeyScope.VIEW, errors=UNKNOWN_WORKER)
-        api.route("PUT", one, self.put_worker, scope=KeyScope.OPERATE, errors=WRONG)
-        api.route("DELETE", one, self.remove_worker, scope=KeyScope.OPERATE, errors=UNKNOWN_WORKER)
+        api.route("POST", "/v1/workers", self.put_worker, scope=KeyScope.OPERATE, errors=WRONG)
+        api.route("POST", f"{one}/remove", self.remove_worker, scope=KeyScope.OPERATE, errors=UNKNOWN_WORKER)
 
     async def list_workers(self) -> WorkersOut:
         """All workers, by name, with what was measured of them."""
@@ -186,10 +186,10 @@ class WorkerRoutes:
         """A worker."""
         return _worker_out(await self._found(name))
 
-    async def put_worker(self, name: str, body: Worker) -> WorkerOut:
-        """Write a worker, in the place of one of the same name. Workflows under way keep the one that they chose."""
-        if body.name != name or NAME.fullmatch(name) is None:
-            raise BadRequest("the name in the path is the worker's: lower-case letters, digits, - and _", param="name")
+    async def put_worker(self, body: Worker) -> WorkerOut:
+        """Add a worker, or replace the one of its name."""
+        if NAME.fullmatch(body.name) is None:
+            raise BadRequest("a worker's name has lower-case letters, digits, - and _, at most 64", param="name")
         if (body.model is None) == (body.url is None):
             raise BadRequest("a worker has either a `model` or a `url`", param="model")
         if body.url is not None and re.match(r"https?://[^/]", body.url) is None:
@@ -200,7 +200,7 @@ class WorkerRoutes:
                 f"there is no type {unknown[0]!r}; there are {', '.join(TASK_TYPES)}", param="capabilities"
             )
         await self.workers.put(body)
-        return _worker_out(await self._found(name))
+        return _worker_out(await self._found(body.name))
 
     async def remove_worker(self, name: str) -> WorkerOut:
         """Remove a worker, and what was measured of it."""

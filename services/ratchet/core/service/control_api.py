@@ -192,7 +192,7 @@ class Operation:
         named = [str(value) for name, value in request.path_params.items() if name != "role"]
         named += [str(value) for name in NAMING if (value := getattr(body, name, None)) is not None]
         act = Act(self.handler.__name__, by, role, named)
-        if self.verb != "GET" and not self.reads and not _is_dry_run(arguments):
+        if self.verb == "POST" and not self.reads and not _is_dry_run(arguments):
             async with audit.act(act, urgent=self.urgent):
                 return await self.handler(**arguments)
         returned = await self.handler(**arguments)
@@ -283,8 +283,8 @@ class ControlApi:
     ) -> None:
         """Serve `path` with `handler`, for callers whose key has `scope`; None: for every caller that is known.
 
-        What is no GET is an act of the audit log, by the handler's name, and refused where that cannot be written,
-        unless it is `urgent`. `reads`: it hands out what people wrote, or keys: recorded afterwards, also of a GET.
+        A POST is an act of the audit log, by the handler's name, and refused where that cannot be written, unless it
+        is `urgent`. `reads`: it hands out what people wrote, or keys: recorded afterwards, also of a GET.
 
         `answers`: by status; the first is that of a handler which returns no status of its own; by default 200.
         `errors`: by status, besides those of every route.
@@ -347,7 +347,7 @@ class ControlApi:
         arguments = _Arguments(path, handler, self._bodies)
         if arguments.body is not None and arguments.body not in self._bodies:
             self._kinds[arguments.body] = None
-        refused = {**self._errors, **REFUSED, **(CHANGING if verb != "GET" else {}), **errors}
+        refused = {**self._errors, **REFUSED, **(CHANGING if verb == "POST" else {}), **errors}
         bad = {code: {"description": text, "content": _content(ErrorOut)} for code, text in sorted(refused.items())}
         self.operations.append(
             Operation(

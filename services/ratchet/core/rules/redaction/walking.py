@@ -107,8 +107,8 @@ def _redact(value: Json, search: _Search, depth: int, *, free: bool = False) -> 
     if isinstance(value, int):
         looks_like_card = (free or search.in_text) and 10**12 <= value < 10**19 and is_card(str(value))
         return search.placeholder("card") if looks_like_card else value
-    if isinstance(value, list):
-        return _redact_list(cast("list[Json]", value), search, depth, free=free)
+    if isinstance(value, list | tuple):
+        return _redact_list(list(cast("Sequence[Json]", value)), search, depth, free=free)
     if isinstance(value, dict):
         return _redact_object(cast("dict[Json, Json]", value), search, depth, free=free)
     raise Rejected(f"cannot redact: {type(value).__name__} is not JSON")
