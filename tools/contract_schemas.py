@@ -31,7 +31,7 @@ from ratchet.core.contract.evaluation_task import Task
 from ratchet.core.contract.notifications import Notification, Receiver
 from ratchet.core.contract.opt_out import OptedOut
 from ratchet.core.contract.policy_manifest import PolicyManifest
-from ratchet.core.contract.snapshot import LabelRow, PairRow, SnapshotManifest, TrajectoryRow
+from ratchet.core.contract.snapshot import ExecutionRow, LabelRow, PairRow, SnapshotManifest, TrajectoryRow
 from ratchet.core.contract.state import HeldOutTasks, Job, Key, PolicyVersion, RaterDecisions, RewardDrift, Route
 from ratchet.core.contract.turn import TurnSummary
 from ratchet.core.service.openapi import member_words
@@ -58,7 +58,12 @@ STORED: Mapping[str, Mapping[str, Any]] = {
         "receiver.v1": Receiver,
     },
     "manifests": {"policy.manifest.v1": PolicyManifest, "snapshot.manifest.v1": SnapshotManifest},
-    "rows": {"trajectory.row.v1": TrajectoryRow, "pair.row.v1": PairRow, "label.row.v1": LabelRow},
+    "rows": {
+        "trajectory.row.v1": TrajectoryRow,
+        "pair.row.v1": PairRow,
+        "label.row.v1": LabelRow,
+        "execution.row.v1": ExecutionRow,
+    },
     "files": {"evaluation.task.v1": Task},
     "webhooks": {"notification.v1": Notification},
 }

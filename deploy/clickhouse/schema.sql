@@ -322,6 +322,36 @@ TTL toDateTime(ingested_at) + toIntervalDay(1095)
 SETTINGS non_replicated_deduplication_window = 1000, deduplicate_merge_projection_mode = 'rebuild',
     fsync_after_insert = 1, fsync_part_directory = 1;
 
+-- Workflows that ended. What planners learn from and are judged by: plans and chances stand in `body`.
+CREATE TABLE IF NOT EXISTS workflow_executions
+(
+    event_id       String,
+    sequence       UInt64,
+    generation    LowCardinality(String),
+    workflow_id    String,
+    role           LowCardinality(String),
+    policy_version UInt32,
+    policy_digest  String,
+    arm            LowCardinality(String),
+    status         LowCardinality(String),
+    success        Bool,
+    cost_usd       Float64,
+    latency_ms     Float64,
+    started_at     DateTime64(3, 'UTC'),
+    at             DateTime64(3, 'UTC'),
+    body           String CODEC(ZSTD(3)),
+    ingested_at    DateTime64(3, 'UTC'),
+    correlation_id String,
+    causation_id   Nullable(String),
+    INDEX by_event event_id TYPE bloom_filter GRANULARITY 1,
+    PROJECTION by_sequence (SELECT generation, sequence ORDER BY generation, sequence)
+)
+ENGINE = ReplacingMergeTree(ingested_at)
+ORDER BY (role, workflow_id, event_id)
+TTL toDateTime(ingested_at) + toIntervalDay(1095)
+SETTINGS non_replicated_deduplication_window = 1000, deduplicate_merge_projection_mode = 'rebuild',
+    fsync_after_insert = 1, fsync_part_directory = 1;
+
 CREATE TABLE IF NOT EXISTS training_requests
 (
     event_id        String,

@@ -20,7 +20,8 @@ from tests.support.contract_files import CONTRACTS, ROOT
 SERVICES = Path(__file__).parents[2] / "services" / "ratchet"
 PROGRAMS = {
     **{name: name for name in ("gateway", "trajectory_collector", "reward_computer", "rl_coordinator")},
-    **{name: name for name in ("trainer_worker", "canary_deployer", "console", "notifier", "client", "cli", "workflows")},
+    **{name: name for name in ("trainer_worker", "canary_deployer", "console", "notifier", "client", "cli")},
+    "workflows": "workflows",
     "extras/trackers": "experiment_tracker",
     "extras/span_exporter": "span_exporter",
     "extras/importers": "cli",

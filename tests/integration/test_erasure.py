@@ -26,6 +26,7 @@ from ratchet.core.stores.schema import schema_statements
 from ratchet.core.stores.warehouse import Warehouse
 from ratchet.trajectory_collector import app as collector_app
 from ratchet.trajectory_collector.settings import Settings, Tuning
+from tests.support.executions import execution
 from tests.support.messages import AT, trajectory, trajectory_end, turn
 from tests.support.running import connected, prepared_objects, prepared_warehouse, running_app
 
@@ -72,6 +73,14 @@ def messages_of(person: str, name: str) -> list[Message]:
             role="support",
             chosen_trajectory_id=whole.trajectory_id,
             rejected_trajectory_id=other.trajectory_id,
+        ),
+        replace(
+            execution(),
+            workflow_id=named_id("workflow", name),
+            timestamp=AT,
+            role="support",
+            user_ref=person,
+            instruction=text,
         ),
     ]
 
@@ -139,9 +148,9 @@ async def test_person_is_erased_and_another_one_stays(shared_settings: SharedSet
             assert await rows_with(warehouse, f"{PROBE} {ANNA}") == before
             assert done.removed["RL_TRAJECTORIES"] == done.removed["trajectories"] == 3
             assert done.damaged == [f"s3://{bucket}/{key}"]
-            await eventually(lambda: balanced(warehouse, 15))
+            await eventually(lambda: balanced(warehouse, 17))
         assert await messages_with(bus, f'{PROBE} {ANN}"') == 0
-        assert await messages_with(bus, f"{PROBE} {ANNA}") == 6
+        assert await messages_with(bus, f"{PROBE} {ANNA}") == 7
 
 
 async def test_what_comes_late_is_dropped_and_accounted_for(shared_settings: SharedSettings) -> None:
@@ -196,13 +205,14 @@ async def stored_ids(warehouse: Warehouse, *awaited: Trajectory) -> set[str] | N
 async def complete(warehouse: Warehouse, *people: str) -> bool:
     """Whether all of `messages_of` is stored, with the trajectory that is assembled of the call."""
     rows = [await rows_with(warehouse, f'{PROBE} {person}"') for person in people]
-    return all((row.get("trajectories"), row.get("preferences"), row.get("turns")) == (3, 1, 1) for row in rows)
+    found = ("trajectories", "preferences", "turns", "workflow_executions")
+    return all([row.get(table) for table in found] == [3, 1, 1, 1] for row in rows)
 
 
 async def messages_with(bus: Bus, text: str) -> int:
     """Messages of all streams with a text."""
     number = 0
-    for stream in ("RL_TRAJECTORIES", "RL_TURNS", "RL_FEEDBACK"):
+    for stream in ("RL_TRAJECTORIES", "RL_TURNS", "RL_FEEDBACK", "RL_WORKFLOWS"):
         async with aclosing(OrderedReader(bus, stream).to_end()) as batches:
             async for batch in batches:
                 number += sum(text.encode() in message.data for message in batch)

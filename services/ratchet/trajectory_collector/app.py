@@ -6,9 +6,9 @@ RL_TURNS        ├── per stream ───────────┘   └�
 RL_SPANS        │
 RL_REWARDS      │
 RL_FEEDBACK     │   generations.Generations: which generation of a stream a sequence belongs to
-RL_TRAINING     │   audit.Auditor: ledger against the ack floor and the rows; restore.Restorer reads again
-RL_DEPLOYMENTS  ┘   trim.Trimmer: streams that fill, down to what every reader needs
-                    idle.IdleAssembler: silent trajectories -> Trajectory (published here)
+RL_WORKFLOWS    │   audit.Auditor: ledger against the ack floor and the rows; restore.Restorer reads again
+RL_TRAINING     │   trim.Trimmer: streams that fill, down to what every reader needs
+RL_DEPLOYMENTS  ┘   idle.IdleAssembler: silent trajectories -> Trajectory (published here)
                     archiving.Archiver: rows that were hot long enough -> S3
                     traces.TraceAssembler: spans of traces that are over -> Turn, Trajectory, Feedback (published here)
 KV erasures ─────── erasing.Eraser: removes what is there; erasing.Tombstones, before every handler: what comes late

@@ -36,7 +36,7 @@ def days_by_table(settings: Settings) -> dict[str, Days]:
     spans = {role: min(SPANS_TTL_DAYS, days or SPANS_TTL_DAYS) for role, days in hot.items()}
     own = {
         **dict.fromkeys(ARCHIVED, hot),
-        **dict.fromkeys(("starts", "trajectory_ends"), whole),
+        **dict.fromkeys(("starts", "trajectory_ends", "workflow_executions"), whole),
         **dict.fromkeys(("rewards", "feedback", "preferences"), labels),
         "spans": spans,
     }

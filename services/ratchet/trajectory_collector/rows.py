@@ -27,6 +27,7 @@ from ratchet.core.contract import (
     Trajectory,
     TrajectoryEnd,
     Turn,
+    WorkflowExecution,
 )
 from ratchet.core.contract.turn import CANCELLED
 from ratchet.core.rules.task_kind import complexity_of, domain_of
@@ -251,6 +252,18 @@ TABLES: Mapping[str, Table] = {
         "preferences",
         members("preference_id", "role", "source", "rater", "confidence", "domain"),
         ("role", "preference_id"),
+    ),
+    WorkflowExecution.TOPIC: Table(
+        "workflow_executions",
+        members(
+            *("workflow_id", "role", "status", "success", "cost_usd", "latency_ms", "started_at"),
+            policy_version="policy.version",
+            policy_digest="policy.digest",
+            arm="policy.arm",
+            at="timestamp",
+        ),
+        ("role", "workflow_id"),
+        client_times=("started_at", "at"),
     ),
     TrainingRequest.TOPIC: Table(
         "training_requests",

@@ -127,4 +127,7 @@ async def test_messages_of_services_are_not_searched() -> None:
 
 def test_topics_of_peoples_words_are_those_that_are_redacted() -> None:
     named = {name.removeprefix("agent.rl.") for name, topic in CONTRACTS.topics.items() if topic.redacted}
-    assert named == {"trajectory.v1", "trajectory.end.v1", "turn.v1", "spans.v1", "feedback.v1", "preference.v1"}
+    assert named == {
+        *("trajectory.v1", "trajectory.end.v1", "turn.v1", "spans.v1", "feedback.v1", "preference.v1"),
+        "workflow.execution.v1",
+    }

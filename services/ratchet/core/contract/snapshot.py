@@ -28,12 +28,14 @@ from ratchet.core.contract.values import (
     Uuid,
     listed,
 )
+from ratchet.core.contract.workflows import SubTask, SubTaskRun
 
-DatasetFormat = Literal["trajectories", "pairs", "labels"]
-"""Format of a snapshot: one row per trajectory, per preference pair, or per answer with a thumb."""
+DatasetFormat = Literal["trajectories", "pairs", "labels", "executions"]
+"""Format of a snapshot: one row per trajectory, per preference pair, per answer with a thumb, or per workflow."""
 TRAJECTORIES: DatasetFormat = "trajectories"
 PAIRS: DatasetFormat = "pairs"
 LABELS: DatasetFormat = "labels"
+EXECUTIONS: DatasetFormat = "executions"
 
 SNAPSHOT = "snapshot"
 """The kind of a snapshot's manifest."""
@@ -190,10 +192,44 @@ class LabelRow(Value, frozen=True, kw_only=True, omit_defaults=False):
     """What the label comes from: `thumbs`."""
 
 
-Row = TrajectoryRow | PairRow | LabelRow
+class ExecutionRow(Value, frozen=True, kw_only=True, omit_defaults=False):
+    """A workflow that ended, with all that a planner learns from: nothing of it is derived, and no default stands for
+    what was logged."""
+
+    workflow_id: Uuid
+    digest: Sha256
+    """Of the message that it was logged by."""
+    ended_at: datetime
+    instruction: str
+    sub_tasks: list[SubTask]
+    """Of its plan, in order: types, dependencies and complexity; none where planning failed."""
+    runs: list[SubTaskRun]
+    """One for each sub-task: who could have done it, each by which chance, who was chosen, and what came of it."""
+    made_by: str | None = None
+    """What planned: `model`, `llm` or `single`."""
+    confidence: Share | None = None
+    """Of the planner's model."""
+    status: str
+    success: bool
+    cost_usd: Amount
+    latency_ms: Amount
+    reward: float | None = None
+    """Of the parent trajectory, by the role's reward function; null where it has none yet."""
+    policy_version: Count
+    """Of the planner's policy; 0 for none."""
+    policy_digest: Sha256OrNone
+    arm: str
+
+
+Row = TrajectoryRow | PairRow | LabelRow | ExecutionRow
 """A row of any format."""
 
-ROWS: Mapping[str, type[Row]] = {TRAJECTORIES: TrajectoryRow, PAIRS: PairRow, LABELS: LabelRow}
+ROWS: Mapping[str, type[Row]] = {
+    TRAJECTORIES: TrajectoryRow,
+    PAIRS: PairRow,
+    LABELS: LabelRow,
+    EXECUTIONS: ExecutionRow,
+}
 """Format -> its rows."""
 
 
@@ -260,12 +296,12 @@ class SnapshotManifest(SnapshotHeader, frozen=True, kw_only=True):
     left_out: dict[str, Count]
     """Trajectories that were not taken, by reason."""
     trajectories: list[str]
-    """Those of the rows; of pairs, those that both answers come from."""
+    """Those of the rows; of pairs, those that both answers come from; of executions, the workflows."""
     rows: Count
     """How many rows there are."""
     parquet: ParquetFile
-    format: Annotated[str, listed("trajectories", "pairs", "labels")] = TRAJECTORIES
-    """`trajectories`, `pairs` or `labels`: the kind of its rows."""
+    format: Annotated[str, listed("trajectories", "pairs", "labels", "executions")] = TRAJECTORIES
+    """`trajectories`, `pairs`, `labels` or `executions`: the kind of its rows."""
     preferences: list[str] | None = None
     """Ids of the pairs, each followed by those with the same answers, which count with it."""
     raters: dict[str, Count] | None = None

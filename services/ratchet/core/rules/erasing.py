@@ -46,6 +46,7 @@ class Names(msgspec.Struct):
     preference_id: Member = None
     feedback_id: Member = None
     trace_id: Member = None
+    workflow_id: Member = None
     user_ref: Member = None
     session_id: Member = None
     agent_id: Member = None
@@ -60,7 +61,7 @@ class Names(msgspec.Struct):
         named = (
             *(self.trajectory_id, self.parent_trajectory_id, self.recorded_as),
             *(self.chosen_trajectory_id, self.rejected_trajectory_id),
-            *(self.preference_id, self.feedback_id, self.trace_id),
+            *(self.preference_id, self.feedback_id, self.trace_id, self.workflow_id),
         )
         return [name for name in named if isinstance(name, str) and name]
 
@@ -68,7 +69,7 @@ class Names(msgspec.Struct):
     def own_ids(self) -> list[str]:
         """Those of them that go with it. Of what is said about trajectories these stay, and of a sub-agent its run."""
         opinions = (self.preference_id, self.feedback_id)
-        named = opinions if any(opinions) else (self.trajectory_id, self.recorded_as, self.trace_id)
+        named = opinions if any(opinions) else (self.trajectory_id, self.recorded_as, self.trace_id, self.workflow_id)
         return [name for name in named if isinstance(name, str) and name]
 
 

@@ -29,6 +29,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "proposed_rewards": ("trajectory_id",),
     "feedback": ("trajectory_id", "feedback_id"),
     "preferences": ("preference_id",),
+    "workflow_executions": ("workflow_id",),
 }
 """The tables that can hold a person's text, with the columns that have ids of `erased`."""
 WITHOUT_TEXT: Mapping[str, str] = {
@@ -82,13 +83,18 @@ def direct(kind: str) -> Iterator[str]:
     if kind == TRAJECTORY:
         for table in ("trajectories", "turns", "trajectory_ends", "starts", "rewards", "feedback"):
             yield f"SELECT role, trajectory_id AS id FROM {table} WHERE trajectory_id = {{ref:String}}"  # noqa: S608
+        yield "SELECT role, workflow_id AS id FROM workflow_executions WHERE workflow_id = {ref:String}"
         return
     member, of_span = _BODIES[kind]
     past = "<= {until:DateTime64(3, 'UTC')}"
     yield f"SELECT role, trajectory_id AS id FROM trajectories WHERE {member} = {{ref:String}} AND started_at {past}"  # noqa: S608
-    for table in ("turns", "trajectory_ends"):
+    for table, key in (
+        ("turns", "trajectory_id"),
+        ("trajectory_ends", "trajectory_id"),
+        ("workflow_executions", "workflow_id"),
+    ):
         yield (
-            f"SELECT role, trajectory_id AS id FROM {table}"  # noqa: S608
+            f"SELECT role, {key} AS id FROM {table}"  # noqa: S608
             f" WHERE JSONExtractString(body, '{member}') = {{ref:String}} AND at {past}"
         )
     yield (

@@ -32,7 +32,10 @@ def named(**members: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("kind", "member"),
-    [(USER, "user_ref"), (SESSION, "session_id"), (AGENT, "agent_id"), (TRAJECTORY, "trajectory_id")],
+    [
+        *((USER, "user_ref"), (SESSION, "session_id"), (AGENT, "agent_id")),
+        *((TRAJECTORY, "trajectory_id"), (TRAJECTORY, "workflow_id")),
+    ],
 )
 def test_ref_that_begins_alike_is_another_one(kind: str, member: str) -> None:
     assert is_of(erasure(kind, "mia"), named(**{member: "mia"}))

@@ -13,9 +13,11 @@ import pytest
 from hypothesis import given, strategies as st
 
 from ratchet.core.contract.trajectory import Action, Quality
+from ratchet.core.contract.workflows import Plan, SubTask
 from ratchet.core.errors import Rejected
 from ratchet.core.rules.redaction import MAX_DEPTH, MAX_SECRETS, Redacted, redact, redact_message
 from ratchet.core.rules.redaction.kinds import KINDS, Kind
+from tests.support.executions import execution
 from tests.support.hostile import HOSTILE_TEXTS, OFF_UNICODE
 from tests.support.messages import trajectory
 from tests.support.real_data import AIRLINE, needs_real_data
@@ -338,3 +340,13 @@ def survives(plant: Plant) -> bool:
     """Whether what was planted is still there, in whatever spelling."""
     left = json.dumps(left_of(plant.value), ensure_ascii=False)
     return any(trace in left or trace in json.dumps(left, ensure_ascii=False) for trace in plant.traces)
+
+
+def test_message_with_tuples_is_redacted_inside_them() -> None:
+    plan = Plan(sub_tasks=(SubTask(task_type="code", instruction="Mail it to ann@example.com."),), made_by="single")
+    safe, counts = redact_message(execution(plan=plan))
+    assert safe == execution(plan=redact_message(plan)[0])
+    assert (safe.plan is not None and safe.plan.sub_tasks[0].instruction, counts) == (
+        "Mail it to [REDACTED:email].",
+        {"email": 1},
+    )

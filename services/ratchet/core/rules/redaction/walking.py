@@ -215,8 +215,8 @@ def _hide(value: Json, meaning: Named, search: _Search, depth: int, *, free: boo
     if isinstance(value, int | float) and not isinstance(value, bool):
         secret = meaning.certain and (not meaning.digits or len(str(value)) >= meaning.digits)
         return search.placeholder(meaning.kind) if secret else value
-    if isinstance(value, list):
-        return [_hide(item, meaning, search, depth - 1, free=free) for item in cast("list[Json]", value)]
+    if isinstance(value, list | tuple):
+        return [_hide(item, meaning, search, depth - 1, free=free) for item in cast("Sequence[Json]", value)]
     if not isinstance(value, dict) or not meaning.certain:
         return _redact(value, search, depth, free=True)
     members = cast("dict[Json, Json]", value)
