@@ -12,12 +12,12 @@ import math
 from collections.abc import Iterator, Mapping
 
 from ratchet.core.contract.policy_manifest import REWARD_MODEL, PolicyManifest
-from ratchet.core.contract.snapshot import LABELS, PAIRS
+from ratchet.core.contract.snapshot import EXECUTIONS, LABELS, PAIRS
 from ratchet.core.contract.training import EvaluationResults, HealthStop, ResourceUsage
 from ratchet.core.rules.algorithms import dataset_format
 from ratchet.core.rules.figures import FIGURES
 
-UNITS = {PAIRS: "preference pairs", LABELS: "labelled answers"}
+UNITS = {PAIRS: "preference pairs", LABELS: "labelled answers", EXECUTIONS: "executions of workflows"}
 """What a training counts, by the format of its dataset; trajectories otherwise."""
 MARKDOWN = str.maketrans({sign: f"&#{ord(sign)};" for sign in "|`[]*"})
 """Signs with a meaning in Markdown, as HTML names them."""

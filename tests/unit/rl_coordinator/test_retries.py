@@ -80,6 +80,6 @@ def test_training_that_diverged_is_tried_with_half_the_rate_used(given: Training
     assert again.training_config.hyperparameters.learning_rate == pytest.approx(rate)
 
 
-@pytest.mark.parametrize("name", [one.name for one in BUILT_IN if not one.writes_bundle])
+@pytest.mark.parametrize("name", [one.name for one in BUILT_IN if one.trains_weights])
 def test_every_built_in_algorithm_declares_its_learning_rates(name: str) -> None:
     assert eased(asked(name), CONVERGENCE) is not None

@@ -92,7 +92,7 @@ def examples() -> dict[str, list[Any]]:
     }
 
 
-OF_WEIGHTS = {name: algorithm for name, algorithm in ALGORITHMS.items() if not algorithm.writes_bundle}
+OF_WEIGHTS = {name: algorithm for name, algorithm in ALGORITHMS.items() if algorithm.trains_weights}
 OF_SEARCHES = {"validation_score", "candidates", "calls", "spent_tokens", "spent_usd"}
 
 

@@ -197,8 +197,7 @@ class ExecutionRow(Value, frozen=True, kw_only=True, omit_defaults=False):
     what was logged."""
 
     workflow_id: Uuid
-    digest: Sha256
-    """Of the message that it was logged by."""
+    started_at: datetime
     ended_at: datetime
     instruction: str
     sub_tasks: list[SubTask]
@@ -219,6 +218,8 @@ class ExecutionRow(Value, frozen=True, kw_only=True, omit_defaults=False):
     """Of the planner's policy; 0 for none."""
     policy_digest: Sha256OrNone
     arm: str
+    weight: Share
+    """Of the canary when the arm was drawn."""
 
 
 Row = TrajectoryRow | PairRow | LabelRow | ExecutionRow

@@ -260,7 +260,7 @@ class TrainingConfig(Value, frozen=True, kw_only=True, omit_defaults=True):
     algorithm: Annotated[
         str,
         Meta(
-            pattern=r"^(ppo|dpo|rloo|grpo|reinforce|sft|reward_model|kto|planner_supervised|planner_ppo|gepa|[a-z0-9][a-z0-9_-]*\.[a-z0-9][a-z0-9_-]*)$"
+            pattern=r"^(ppo|dpo|rloo|grpo|reinforce|sft|reward_model|kto|planner_supervised|planner_ppo|selector_linucb|selector_thompson|gepa|[a-z0-9][a-z0-9_-]*\.[a-z0-9][a-z0-9_-]*)$"
         ),
     ]
     """How to learn: one of those listed, or `<package>.<name>`, which a package of that name brings."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from hashlib import sha256
 from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from ratchet.bus.message import Value, encode, named_id
+from ratchet.bus.message import Value, named_id
 from ratchet.core.contract.roles import RoleMessage
 from ratchet.core.contract.trajectory import PolicyClaim
 from ratchet.core.contract.values import (
@@ -186,11 +185,6 @@ class WorkflowExecution(RoleMessage, frozen=True, kw_only=True, omit_defaults=Tr
     @property
     def event_id(self) -> str:
         return named_id(self.TOPIC, self.role, self.workflow_id)
-
-    @property
-    def digest(self) -> str:
-        """What a planner's file names it by that was trained on it, so that it is not judged by it."""
-        return sha256(encode(self)).hexdigest()
 
 
 class PlannerRef(Value, frozen=True, kw_only=True):

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from ratchet.core.contract.snapshot import LABELS, PAIRS, TRAJECTORIES
+from ratchet.core.contract.snapshot import EXECUTIONS, LABELS, PAIRS, TRAJECTORIES
 from ratchet.core.contract.training import Dataset, DatasetFilter
+from ratchet.core.datasets.clickhouse_executions import Executions
 from ratchet.core.datasets.clickhouse_preferences import Preferences
 from ratchet.core.datasets.clickhouse_trajectories import Trajectories
+from ratchet.core.datasets.domain.executions import execution_row
 from ratchet.core.datasets.domain.labels import label_row, select_labels
 from ratchet.core.datasets.domain.pairs import (
     BEYOND_HUMAN_SHARE,
@@ -24,7 +26,7 @@ from ratchet.core.datasets.domain.pairs import (
     select_pairs,
 )
 from ratchet.core.datasets.domain.reward_groups import RewardTally, baselines
-from ratchet.core.datasets.domain.rows import TRANSFORMS, Scored, SnapshotRow, row_of, with_words
+from ratchet.core.datasets.domain.rows import TRANSFORMS, RowOrigin, Scored, SnapshotRow, row_of, with_words
 from ratchet.core.datasets.domain.selection import (
     LEFT_OUT_ARMS,
     Candidate,
@@ -143,6 +145,7 @@ class SnapshotSelector:
 
     trajectories: Trajectories
     preferences: Preferences
+    executions: Executions
     amounts: Amounts
     """The fewest rows of a job."""
     pairs_per_group: int
@@ -151,7 +154,12 @@ class SnapshotSelector:
 
     async def select(self, query: SnapshotQuery) -> SnapshotPlan:
         """The plan of a snapshot in the format that the job's algorithm learns from."""
-        by_format = {TRAJECTORIES: self._plan_trajectories, PAIRS: self._plan_pairs, LABELS: self._plan_labels}
+        by_format = {
+            TRAJECTORIES: self._plan_trajectories,
+            PAIRS: self._plan_pairs,
+            LABELS: self._plan_labels,
+            EXECUTIONS: self._plan_executions,
+        }
         return await by_format[query.format](query)
 
     async def _plan_trajectories(self, query: SnapshotQuery) -> SnapshotPlan:
@@ -274,6 +282,31 @@ class SnapshotSelector:
             waiting=catalogue.waiting,
             problem=one_sided if chosen and ups in (0, len(chosen)) else None,
             filter=query.filter,
+        )
+
+    async def _plan_executions(self, query: SnapshotQuery) -> SnapshotPlan:
+        """The newest ones, whoever planned them and however they ended: each has the chances that it was chosen by."""
+        stored = await self.executions.stored(query.role)
+        chosen = await self.executions.newest(query.role, query.dataset.sample_size, query.filter.date_range)
+        others = max(0, stored.executions - len(chosen))
+
+        async def rows(ids: Sequence[str]) -> Sequence[SnapshotRow | str]:
+            executions = await self.executions.executions(query.role, ids)
+            rewards = await self.executions.rewards(query.role, ids)
+            return [
+                SnapshotRow(execution_row(executions[key], rewards.get(key)), RowOrigin((key,), "workflows"))
+                for key in ids
+                if key in executions
+            ]
+
+        return SnapshotPlan(
+            ids=chosen,
+            turns=[1] * len(chosen),
+            left_out={"older_or_outside_dates": others} if others else {},
+            nouns=("execution of a workflow", "executions of workflows"),
+            rows=rows,
+            watermarks={"RL_WORKFLOWS": stored.watermark},
+            minimum=self._least(query),
         )
 
 

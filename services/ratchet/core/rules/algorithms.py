@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ratchet.core.contract.snapshot import LABELS, PAIRS, TRAJECTORIES, DatasetFormat
+from ratchet.core.contract.snapshot import EXECUTIONS, LABELS, PAIRS, TRAJECTORIES, DatasetFormat
 from ratchet.core.contract.training import Hyperparameters
 from ratchet.core.errors import ConfigError
 from ratchet.core.plugins import Misfit, PluginTable
@@ -104,6 +104,9 @@ class Algorithm:
     writes_bundle: bool = False
     """What it makes is a bundle, without a GPU and without torch: its jobs run in the pool `PROMPTS` and name what they
     search by (`prompts`); `train` is a `trainer_worker.training.prompts.base.Search`."""
+    makes_planner: bool = False
+    """What it makes is a bundle with a planner, from executions of workflows; `train` is a
+    `trainer_worker.training.planning.base.TrainPlanner`."""
     compares_losses: bool = False
     """Its loss means the same at every train step, so that the step with the lowest one is the best so far; that of a
     policy gradient does not."""
@@ -111,7 +114,12 @@ class Algorithm:
     @property
     def all_hyperparameters(self) -> frozenset[str]:
         """Every hyperparameter that it has."""
-        return self.hyperparameters if self.writes_bundle else COMMON | self.hyperparameters
+        return COMMON | self.hyperparameters if self.trains_weights else self.hyperparameters
+
+    @property
+    def trains_weights(self) -> bool:
+        """What it makes are weights of a model, which it starts from."""
+        return not (self.writes_bundle or self.makes_planner)
 
 
 PROMPTS = "prompts"
@@ -133,6 +141,18 @@ def _policy_gradient(name: str, hyperparameters: frozenset[str]) -> Algorithm:
         health_limits=frozenset(
             {"min_ess", "max_kl", "max_entropy_rise", "min_entropy_share", "max_gradient_growth", "independent_metric"}
         ),
+    )
+
+
+def _planner(name: str, hyperparameters: frozenset[str], batch_size: int = 1) -> Algorithm:
+    return Algorithm(
+        name=name,
+        train=f"ratchet.trainer_worker.training.planning.algorithms:{name}",
+        learns_from=EXECUTIONS,
+        hyperparameters=hyperparameters,
+        needs_token_ids=False,
+        default_batch_size=batch_size,
+        makes_planner=True,
     )
 
 
@@ -199,6 +219,15 @@ BUILT_IN = (
         default_batch_size=4,
         writes_bundle=True,
     ),
+    _planner("planner_supervised", frozenset({"learning_rate", "batch_size", "epochs", "seed", "max_grad_norm"}), 32),
+    _planner(
+        "planner_ppo",
+        frozenset({"learning_rate", "batch_size", "epochs", "seed", "max_grad_norm"})
+        | {"clip_epsilon", "gamma", "gae_lambda", "entropy_coefficient"},
+        128,
+    ),
+    _planner("selector_linucb", frozenset()),
+    _planner("selector_thompson", frozenset()),
 )
 
 
@@ -216,6 +245,8 @@ def _fit(name: str, candidate: object) -> Algorithm:
         raise Misfit(f"no snapshot has the format {candidate.learns_from!r}")
     if candidate.needs_token_ids and candidate.learns_from != TRAJECTORIES:
         raise Misfit(f"rows of the format {candidate.learns_from} have no token ids")
+    if candidate.makes_planner or candidate.learns_from == EXECUTIONS:
+        raise Misfit("planners of workflows are trained by Ratchet's own algorithms")
     if candidate.writes_bundle and candidate.learns_from != TRAJECTORIES:
         raise Misfit(f"an algorithm that writes bundles reads {TRAJECTORIES}")
     if not 1 <= candidate.least_batch_size <= candidate.default_batch_size:

@@ -130,6 +130,7 @@ def training_problems(config: TrainingConfig, algorithms: Mapping[str, Algorithm
         problems.append(f"{algorithm.name} puts a head of its own on the model: load_in_4bit is not for it")
     problems += _health_problems(config.health, algorithm)
     problems += _search_problems(config, algorithm)
+    problems += _planner_problems(config, algorithm)
     if compute.mixed_precision == "fp16":
         problems.append("fp16 is not supported: use bf16, which needs no loss scaling")
     return problems
@@ -154,7 +155,7 @@ def _search_problems(config: TrainingConfig, algorithm: Algorithm) -> Iterator[s
             yield f"prompts: {name} trains weights; leave `prompts` out"
         return
     base_model = config.base_model  # the coordinator resolves it to a manifest
-    if base_model.strip().lower() != "stable" and not (base_model.startswith("s3://") and base_model.endswith(".json")):
+    if base_model.strip().lower() != "stable" and not is_manifest(base_model):
         yield f"{name} starts from what serves the role: base_model must be `stable`"
     if config.compute is not None or config.checkpointing is not None:
         yield f"{name} asks models over the gateway: leave compute and checkpointing out"
@@ -166,6 +167,21 @@ def _search_problems(config: TrainingConfig, algorithm: Algorithm) -> Iterator[s
         yield f"prompts.reflector is UPSTREAM/MODEL, or a role or a policy: {search.reflector!r} is not"
     if search.train_tasks.sha256 == search.validation_tasks.sha256:
         yield "prompts: train_tasks and validation_tasks are the same file; a prompt is chosen by other tasks"
+
+
+def _planner_problems(config: TrainingConfig, algorithm: Algorithm) -> Iterator[str]:
+    if not algorithm.makes_planner:
+        return
+    base_model = config.base_model  # the coordinator resolves it to a manifest, where the role has one
+    if base_model.strip().lower() != "stable" and not is_manifest(base_model):
+        yield f"{algorithm.name} starts from the planner that serves the role: base_model must be `stable`"
+    if config.compute is not None or config.checkpointing is not None:
+        yield f"{algorithm.name} takes a minute of one processor: leave compute and checkpointing out"
+
+
+def is_manifest(base_model: str) -> bool:
+    """Whether it is the uri of a stored manifest."""
+    return base_model.startswith("s3://") and base_model.endswith(".json")
 
 
 def request_problems(request: TrainingRequest) -> list[str]:

@@ -102,11 +102,12 @@ class History:
         return [Decision(**row) for row in await self._warehouse.rows(sql, {"role": role, "limit": limit})]
 
     async def messages(self, table: str, kind: type[M], role: str, ids: Iterable[str]) -> list[M]:
-        """The messages about these trajectories of a role (in `preferences`: with these preference ids), in any order.
+        """The messages about these trajectories of a role, in any order; in `preferences` and `workflow_executions`,
+        those with these ids.
 
         For a trajectory that was reported again, the newest report.
         """
-        key = "preference_id" if table == "preferences" else "trajectory_id"
+        key = {"preferences": "preference_id", "workflow_executions": "workflow_id"}.get(table, "trajectory_id")
         sql = f"SELECT body FROM {table} FINAL WHERE {OF_ROLE} AND {key} IN {{ids:Array(String)}}"  # noqa: S608 - our own names
         messages: list[M] = []
         for part in parts(sorted(set(ids))):

@@ -20,6 +20,7 @@ from ratchet.bus.consumer import Handlers, each, subscribe
 from ratchet.bus.kv import Bucket
 from ratchet.core.contract import TrainingRequest, TrainingStatus
 from ratchet.core.contract.state import HELD_OUT, JOBS, RATERS, HeldOutTasks, Job, RaterDecisions
+from ratchet.core.datasets.clickhouse_executions import Executions
 from ratchet.core.datasets.clickhouse_preferences import Preferences
 from ratchet.core.datasets.clickhouse_trajectories import Trajectories
 from ratchet.core.datasets.s3_snapshots import Snapshots
@@ -144,7 +145,9 @@ def _role_data(settings: Settings, amounts: Amounts, bus: Bus, warehouse: Wareho
         trajectories=trajectories,
         preferences=preferences,
         snapshots=Snapshots(objects, settings.shared.s3_bucket),
-        selector=SnapshotSelector(trajectories, preferences, amounts, PAIRS_PER_GROUP, quarantine.left_out),
+        selector=SnapshotSelector(
+            trajectories, preferences, Executions(warehouse), amounts, PAIRS_PER_GROUP, quarantine.left_out
+        ),
         tasks=TaskFiles(objects, Bucket(bus, HELD_OUT, HeldOutTasks)),
         pairs_per_group=PAIRS_PER_GROUP,
         quarantine=quarantine,

@@ -71,8 +71,8 @@ class Exporter:
         config = job.request.training_config
         start = starting_point(policies, config)
         base_model = start.base_model
-        trains = not ALGORITHMS[config.algorithm].writes_bundle
-        if trains and any(policy.uri == base_model and policy.kind == BUNDLE for policy in policies.versions.values()):
+        bundles = {policy.uri for policy in policies.versions.values() if policy.kind == BUNDLE}
+        if ALGORITHMS[config.algorithm].trains_weights and base_model in bundles:
             base_model = await asyncio.to_thread(self._weights_behind, base_model)
         if config.dataset.snapshot is not None:
             ref, least = config.dataset.snapshot, config.dataset.min_rows or 0
@@ -220,7 +220,7 @@ def own_snapshot(snapshots: Snapshots, ref: SnapshotRef, role: str, algorithm: s
 def starting_point(policies: Policies, config: TrainingConfig) -> StartingPoint:
     """What a job starts from. A search for a bundle needs no policy: calls as agents send them are a start, too."""
     algorithm, stable = ALGORITHMS[config.algorithm], policies.stable
-    if algorithm.writes_bundle and (stable is None or not stable.uri):
+    if not algorithm.trains_weights and (stable is None or not stable.uri):
         return StartingPoint(config.base_model, stable.name if stable else None)
     return policies.starting_point(config.base_model)
 

@@ -66,8 +66,9 @@ class Feasibility:
 
     async def _require_base_model(self, config: TrainingConfig, role: str) -> None:
         base_model = config.base_model
-        if ALGORITHMS[config.algorithm].writes_bundle:
-            return  # where nothing serves, it begins with calls as agents send them
+        algorithm = ALGORITHMS[config.algorithm]
+        if algorithm.writes_bundle or (algorithm.makes_planner and not is_manifest_uri(base_model)):
+            return  # where nothing serves, it begins with calls as agents send them, or with version 0 of planners
         if is_manifest_uri(base_model):
             await asyncio.to_thread(require_own_policy, self.objects, base_model, role)
         elif base_model.startswith("s3://"):

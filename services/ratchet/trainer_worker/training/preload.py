@@ -24,7 +24,7 @@ MODULES = (
     "peft",
     "peft.utils.transformers_weight_conversion",
     "ratchet.trainer_worker.training.child_run",
-    *(algorithm.train.partition(":")[0] for algorithm in BUILT_IN if not algorithm.writes_bundle),
+    *(algorithm.train.partition(":")[0] for algorithm in BUILT_IN if algorithm.trains_weights),
 )
 """A model class that is missing here is imported by the training."""
 QUIET = {

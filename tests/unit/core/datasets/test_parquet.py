@@ -18,14 +18,17 @@ from ratchet.core.contract.snapshot import (
     ROWS,
     CallSpan,
     ChatPart,
+    ExecutionRow,
     LabelRow,
     PairRow,
     Row,
     TokenSequence,
     TrajectoryRow,
 )
+from ratchet.core.datasets.domain.executions import execution_row
 from ratchet.core.datasets.parquet import DECODED, RowWriter, arrow_schema, read_rows
 from ratchet.core.errors import Rejected
+from tests.support.executions import execution
 from tests.support.snapshot_rows import call, label_row, pair_row, trajectory_row, write_rows
 
 # pyarrow ships no types: its members are unknown to the type checker.
@@ -65,6 +68,24 @@ completion: string not null
 label: bool not null
 tools: string not null
 source: string not null""",
+    ExecutionRow: """\
+workflow_id: string not null
+started_at: timestamp[ms, tz=UTC] not null
+ended_at: timestamp[ms, tz=UTC] not null
+instruction: string not null
+sub_tasks: string not null
+runs: string not null
+made_by: string
+confidence: double
+status: string not null
+success: bool not null
+cost_usd: double not null
+latency_ms: double not null
+reward: double
+policy_version: int64 not null
+policy_digest: string not null
+arm: string not null
+weight: double not null""",
 }
 """The columns of version 0.1: stored files have them."""
 LATER = {
@@ -97,6 +118,8 @@ WRITTEN: list[Row] = [
     pair_row(prompt=CHAT[:1], chosen=CHAT[1:], rejected=[{"role": "assistant", "content": ""}], confidence=0.5),
     pair_row(rater="r", domain="d", chosen_trajectory_id="a", rejected_trajectory_id="b", group_key="g"),
     label_row(label=True, prompt=CHAT[:1], completion=CHAT[1:], tools=[{"type": "function"}]),
+    execution_row(execution(), 0.25),
+    execution_row(execution(plan=None, status="failed"), None),
 ]
 
 

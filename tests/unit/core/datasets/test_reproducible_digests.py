@@ -107,7 +107,7 @@ async def digest_of(algorithm: str, step: int) -> str:
     stored: Any = Stored(step)
     dataset = Dataset(source="clickhouse", sample_size=8, filter=FILTERS[algorithm])
     query = SnapshotQuery("support", algorithm, dataset, Consumed())
-    plan = await SnapshotSelector(stored, stored, AMOUNTS, pairs_per_group=4).select(query)
+    plan = await SnapshotSelector(stored, stored, stored, AMOUNTS, pairs_per_group=4).select(query)
     header = SnapshotHeader(
         kind=SNAPSHOT,
         role="support",

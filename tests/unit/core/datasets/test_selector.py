@@ -94,7 +94,7 @@ def candidate(number: int) -> Candidate:
 async def test_choosing_from_a_long_history_is_no_work_of_the_event_loop(algorithm: str) -> None:
     candidates, opinions = Watched([candidate(1), candidate(2)]), Watched([])
     stored: Any = Stored(candidates, opinions)
-    selector = SnapshotSelector(stored, stored, AMOUNTS, pairs_per_group=4)
+    selector = SnapshotSelector(stored, stored, stored, AMOUNTS, pairs_per_group=4)
     dataset = Dataset(source="clickhouse", sample_size=10)
     await selector.select(SnapshotQuery("support", algorithm, dataset, Consumed()))
     seen = opinions.threads if algorithm == "dpo" else candidates.threads
@@ -117,7 +117,7 @@ def test_trajectories_with_thumbs_left_out_are_counted_by_reason() -> None:
 async def test_people_keep_their_share_of_the_rows_that_can_be_made() -> None:
     names = ["human 1", "human 2", "human empty", "human erased", *(f"derived {n}" for n in range(8))]
     stored: Any = Stored(Watched([]), Watched([opinion(name, number) for number, name in enumerate(names)]))
-    selector = SnapshotSelector(stored, stored, AMOUNTS, pairs_per_group=4)
+    selector = SnapshotSelector(stored, stored, stored, AMOUNTS, pairs_per_group=4)
     chosen = DatasetFilter(min_human_share=0.4)
     query = SnapshotQuery("support", "dpo", Dataset(source="clickhouse", sample_size=100, filter=chosen), Consumed())
     plan = await selector.select(query)
@@ -132,7 +132,7 @@ async def test_raters_in_quarantine_teach_nothing_and_are_named() -> None:
 
     opinions = [replace(opinion(f"human {n}", n), rater="mal" if n else "ann") for n in range(3)]
     stored: Any = Stored(Watched([]), Watched(opinions))
-    selector = SnapshotSelector(stored, stored, AMOUNTS, 4, in_quarantine)
+    selector = SnapshotSelector(stored, stored, stored, AMOUNTS, 4, in_quarantine)
     plan = await selector.select(
         SnapshotQuery("support", "dpo", Dataset(source="clickhouse", sample_size=9), Consumed())
     )
@@ -143,7 +143,7 @@ async def test_raters_in_quarantine_teach_nothing_and_are_named() -> None:
 
 async def test_a_share_of_people_without_any_is_refused_in_words() -> None:
     stored: Any = Stored(Watched([]), Watched([opinion("derived 1", 1)]))
-    selector = SnapshotSelector(stored, stored, AMOUNTS, pairs_per_group=4)
+    selector = SnapshotSelector(stored, stored, stored, AMOUNTS, pairs_per_group=4)
     chosen = DatasetFilter(min_human_share=0.8)
     query = SnapshotQuery("support", "dpo", Dataset(source="clickhouse", sample_size=100, filter=chosen), Consumed())
     plan = await selector.select(query)
@@ -155,7 +155,7 @@ async def test_a_share_of_people_without_any_is_refused_in_words() -> None:
 @pytest.mark.parametrize(("least", "minimum"), [(None, 500), (50, 50), (3, 8), (900, 900)])
 async def test_pairs_have_a_least_number_that_a_request_lowers_in_words(least: int | None, minimum: int) -> None:
     stored: Any = Stored(Watched([]), Watched([]))
-    selector = SnapshotSelector(stored, stored, replace(AMOUNTS, pairs=500), pairs_per_group=4)
+    selector = SnapshotSelector(stored, stored, stored, replace(AMOUNTS, pairs=500), pairs_per_group=4)
     dataset = Dataset(source="clickhouse", sample_size=1000, min_rows=least)
     assert (await selector.select(SnapshotQuery("support", "dpo", dataset, Consumed()))).minimum == minimum
     assert (await selector.select(SnapshotQuery("support", "sft", dataset, Consumed()))).minimum == (least or 1)
@@ -165,7 +165,7 @@ async def test_pairs_have_a_least_number_that_a_request_lowers_in_words(least: i
 async def test_people_have_a_share_that_a_request_lowers_in_words(share: float | None, kept: dict[str, int]) -> None:
     names = [*(f"human {n}" for n in range(4)), *(f"derived {n}" for n in range(8))]
     stored: Any = Stored(Watched([]), Watched([opinion(name, number) for number, name in enumerate(names)]))
-    selector = SnapshotSelector(stored, stored, replace(AMOUNTS, human_share=0.8), pairs_per_group=4)
+    selector = SnapshotSelector(stored, stored, stored, replace(AMOUNTS, human_share=0.8), pairs_per_group=4)
     chosen = DatasetFilter(min_human_share=share)
     query = SnapshotQuery("support", "dpo", Dataset(source="clickhouse", sample_size=100, filter=chosen), Consumed())
     plan = await selector.select(query)
@@ -177,6 +177,6 @@ async def test_people_have_a_share_that_a_request_lowers_in_words(share: float |
 @pytest.mark.parametrize(("least", "minimum"), [(None, 8), (3, 8), (500, 500)])
 async def test_request_may_only_raise_the_fewest_rows(least: int | None, minimum: int) -> None:
     stored: Any = Stored(Watched([]), Watched([]))
-    selector = SnapshotSelector(stored, stored, AMOUNTS, pairs_per_group=4)
+    selector = SnapshotSelector(stored, stored, stored, AMOUNTS, pairs_per_group=4)
     dataset = Dataset(source="clickhouse", sample_size=1000, min_rows=least)
     assert (await selector.select(SnapshotQuery("support", "dpo", dataset, Consumed()))).minimum == minimum

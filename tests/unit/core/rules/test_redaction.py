@@ -346,7 +346,5 @@ def test_message_with_tuples_is_redacted_inside_them() -> None:
     plan = Plan(sub_tasks=(SubTask(task_type="code", instruction="Mail it to ann@example.com."),), made_by="single")
     safe, counts = redact_message(execution(plan=plan))
     assert safe == execution(plan=redact_message(plan)[0])
-    assert (safe.plan is not None and safe.plan.sub_tasks[0].instruction, counts) == (
-        "Mail it to [REDACTED:email].",
-        {"email": 1},
-    )
+    assert safe.plan is not None
+    assert (safe.plan.sub_tasks[0].instruction, counts) == ("Mail it to [REDACTED:email].", {"email": 1})

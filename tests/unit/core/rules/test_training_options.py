@@ -25,7 +25,7 @@ from ratchet.core.rules.algorithms import ALGORITHMS
 from ratchet.core.rules.training_options import request_problems, training_problems
 from tests.support.training import request
 
-OF_WEIGHTS = [name for name, algorithm in ALGORITHMS.items() if not algorithm.writes_bundle]
+OF_WEIGHTS = [name for name, algorithm in ALGORITHMS.items() if algorithm.trains_weights]
 
 
 def config(algorithm: str = "rloo", compute: Compute | None = None, **hyper: Any) -> TrainingConfig:
@@ -43,7 +43,8 @@ def config(algorithm: str = "rloo", compute: Compute | None = None, **hyper: Any
     [
         (
             config("best"),
-            "unknown algorithm 'best'; known are sft, rloo, grpo, reinforce, ppo, dpo, reward_model, kto, gepa",
+            "unknown algorithm 'best'; known are sft, rloo, grpo, reinforce, ppo, dpo, reward_model, kto, gepa,"
+                " planner_supervised, planner_ppo, selector_linucb, selector_thompson",
         ),
         (config("dpo", kl_beta=0.1), "dpo has no hyperparameter kl_beta"),
         (config("dpo", desirable_weight=2.0), "dpo has no hyperparameter desirable_weight"),

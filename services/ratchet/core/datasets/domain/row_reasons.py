@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ratchet.core.contract.snapshot import LABELS, PAIRS, TRAJECTORIES, SnapshotManifest
+from ratchet.core.contract.snapshot import EXECUTIONS, LABELS, PAIRS, TRAJECTORIES, SnapshotManifest
 from ratchet.core.contract.training import DatasetFilter
 from ratchet.core.datasets.domain.pairs import HUMAN
 from ratchet.core.datasets.domain.selection import most_generations
@@ -17,7 +17,7 @@ from ratchet.core.rules.algorithms import ALGORITHMS
 def conditions(manifest: SnapshotManifest) -> list[str]:
     """What every row of a snapshot meets: the rules of its format, then the filter that the request asked for."""
     chosen = filter_of(manifest)
-    own = _of_pairs if manifest.format == PAIRS else _of_trajectories
+    own = {PAIRS: _of_pairs, EXECUTIONS: _of_executions}.get(manifest.format, _of_trajectories)
     return [*own(manifest, chosen), *_of_any(chosen)]
 
 
@@ -66,6 +66,10 @@ def _of_pairs(manifest: SnapshotManifest, chosen: DatasetFilter) -> Iterator[str
         yield f"people's pairs are at least {chosen.min_human_share:.0%} of all"
 
 
+def _of_executions(manifest: SnapshotManifest, _: DatasetFilter) -> Iterator[str]:
+    yield f"among the newest, at most {manifest.sample_size} workflows, whoever planned them and however they ended"
+
+
 def _of_any(chosen: DatasetFilter) -> Iterator[str]:
     if chosen.sources is not None:
         yield f"its source is one of {', '.join(chosen.sources)}"
@@ -108,6 +112,11 @@ def _label(row: Mapping[str, Any], _: DatasetFilter) -> Iterator[str]:
     yield f"thumbs {'up' if row['label'] else 'down'} by most raters"
 
 
+def _execution(row: Mapping[str, Any], _: DatasetFilter) -> Iterator[str]:
+    yield f"it {row['status']}" if row["status"] in ("succeeded", "failed") else f"it ended {row['status']}"
+    yield f"version {row['policy_version']} planned"
+
+
 def _limits(least: float | None, most: float | None) -> str:
     ends = (("at least", least), ("at most", most))
     return " and ".join(f"{word} {end:g}" for word, end in ends if end is not None)
@@ -117,6 +126,7 @@ SEEN: Mapping[str, tuple[str, ...]] = {
     TRAJECTORIES: ("reward", "raw_reward", "baseline", "policy_version"),
     PAIRS: ("source", "rater", "confidence"),
     LABELS: ("label",),
+    EXECUTIONS: ("status", "policy_version"),
 }
 """Format -> the columns that `why_taken` reads."""
 
@@ -124,4 +134,5 @@ _WORDS: Mapping[str, Callable[[Mapping[str, Any], DatasetFilter], Iterator[str]]
     TRAJECTORIES: _trajectory,
     PAIRS: _pair,
     LABELS: _label,
+    EXECUTIONS: _execution,
 }

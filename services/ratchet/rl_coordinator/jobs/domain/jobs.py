@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ratchet.bus.message import Cause, cause_of
-from ratchet.core.contract.snapshot import TRAJECTORIES
+from ratchet.core.contract.snapshot import EXECUTIONS, TRAJECTORIES
 from ratchet.core.contract.state import ENDED, Job, JobState
 from ratchet.core.contract.training import (
     ErrorCode,
@@ -76,9 +76,13 @@ CountedOf = Callable[[str], Counted]
 
 def learns_from_trajectories(job: Job) -> bool:
     """Whether a job uses rewarded trajectories up: one that learns from pairs or thumbs, or reads a few for what was
-    said of them, leaves their count alone."""
+    said of them, leaves their count alone. Executions are those of rewarded trajectories."""
     algorithm = ALGORITHMS.get(job.algorithm)
-    return not (algorithm and algorithm.writes_bundle) and dataset_format(job.algorithm) in (TRAJECTORIES, None)
+    return not (algorithm and algorithm.writes_bundle) and dataset_format(job.algorithm) in (
+        TRAJECTORIES,
+        EXECUTIONS,
+        None,
+    )
 
 
 def accept(request: TrainingRequest, *, pool: str, counted: Counted, now: datetime, cause: Cause | None = None) -> Job:

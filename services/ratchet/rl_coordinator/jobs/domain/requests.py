@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from ratchet.core.contract.snapshot import LABELS, PAIRS, TRAJECTORIES
+from ratchet.core.contract.snapshot import EXECUTIONS, LABELS, PAIRS, TRAJECTORIES
 from ratchet.core.contract.training import TrainingConfig, TrainingRequest
 from ratchet.core.rules.algorithms import ALGORITHMS, dataset_format
 from ratchet.core.rules.arms import ROLE
@@ -148,9 +148,18 @@ MEANINGLESS: Mapping[str, Sequence[str]] = {
     TRAJECTORIES: (*OF_PAIRS, *OF_RATERS),
     PAIRS: OF_TRAJECTORIES,
     LABELS: OF_PAIRS,
+    EXECUTIONS: (
+        *(*OF_TRAJECTORIES, *OF_PAIRS, *OF_RATERS),
+        *("sources", "task_domains", "held_out"),
+    ),
 }
 """Format -> the filters that its rows lack what they ask for."""
-LEARNS_FROM = {TRAJECTORIES: "trajectories", PAIRS: "preference pairs", LABELS: "thumbs"}
+LEARNS_FROM = {
+    TRAJECTORIES: "trajectories",
+    PAIRS: "preference pairs",
+    LABELS: "thumbs",
+    EXECUTIONS: "executions of workflows",
+}
 
 
 def _fitting_filter(config: TrainingConfig) -> Iterator[str]:
