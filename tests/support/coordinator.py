@@ -133,7 +133,8 @@ async def stored(shared: SharedSettings, bus: Bus, facts: Sequence[Message]) -> 
             counts = await warehouse.rows(
                 "SELECT (SELECT uniqExact(event_id) FROM trajectories) + (SELECT uniqExact(event_id) FROM turns)"
                 " + (SELECT uniqExact(event_id) FROM rewards) + (SELECT uniqExact(event_id) FROM feedback)"
-                " + (SELECT uniqExact(event_id) FROM preferences) AS n"
+                " + (SELECT uniqExact(event_id) FROM preferences)"
+                " + (SELECT uniqExact(event_id) FROM workflow_executions) AS n"
             )
             return counts[0]["n"] == len({fact.event_id for fact in facts})
 

@@ -31,8 +31,10 @@ from ratchet.cli.prompt_options import Asked, stored_search, takes_search
 from ratchet.cli.waiting import Timeout, Waiting, goes_on, require_wait, until
 from ratchet.core.contract.http.jobs import JobOut
 from ratchet.core.contract.roles import DEFAULT_ROLE
+from ratchet.core.contract.snapshot import EXECUTIONS
 from ratchet.core.contract.state import ENDED
 from ratchet.core.errors import NotFound, RatchetError, Rejected, Unavailable
+from ratchet.core.rules.algorithms import dataset_format
 
 app = typer.Typer()
 
@@ -105,6 +107,8 @@ def train(
             "hyperparameters": hyperparameters(parameter or []),
             "requester": "ratchet train",
             "dataset": dataset
+            if snapshot is None and dataset_format(algorithm) != EXECUTIONS
+            else asked_filter(dataset)
             if snapshot is None
             else {
                 **asked_filter(dataset),

@@ -18,6 +18,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 from ratchet.bus.connection import Bus
+from ratchet.core.datasets.clickhouse_executions import Executions
 from ratchet.core.datasets.s3_snapshots import Snapshots
 from ratchet.core.errors import Unavailable
 from ratchet.core.service.authentication import Authentication
@@ -34,7 +35,7 @@ from ratchet.core.stores.message_bodies import StoredBodies
 from ratchet.core.stores.objects import Objects
 from ratchet.core.stores.warehouse import Warehouse
 from ratchet.rl_coordinator.erasures import FOLDER, ErasedObjects, Finisher, Receipts
-from ratchet.rl_coordinator.http import ErasureRoutes, KeyStore, Subjects, http_app
+from ratchet.rl_coordinator.http import ErasureRoutes, ExecutionRoutes, KeyStore, Subjects, http_app
 from ratchet.rl_coordinator.jobs import build_jobs
 from ratchet.rl_coordinator.opt_outs import opt_outs
 from ratchet.rl_coordinator.registry import build_registry
@@ -122,7 +123,15 @@ async def assembled(  # noqa: PLR0913 - the connections
         now=bus.now,
     )
     erasures = ErasureRoutes(bus, erased, receipts, bus.now, settings.shared.four_eyes)
-    subjects = Subjects(jobs=jobs, registry=registry, triggers=triggers, storage=storage, keys=store, erasures=erasures)
+    subjects = Subjects(
+        jobs=jobs,
+        registry=registry,
+        triggers=triggers,
+        storage=storage,
+        keys=store,
+        erasures=erasures,
+        executions=ExecutionRoutes(Executions(warehouse)),
+    )
     api = http_app(checks, subjects, bus.now)
     audit = api.audit = audit_log_of(settings.shared, bus, NAME)
     opting_out = opt_outs(bus, partial(ask_erasure, bus), audit.note)

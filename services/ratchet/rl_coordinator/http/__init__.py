@@ -17,6 +17,7 @@ from ratchet.core.service.authentication import session_of
 from ratchet.core.service.control_api import ControlApi
 from ratchet.core.service.health import Check, Health
 from ratchet.rl_coordinator.http.erasures import ErasureRoutes
+from ratchet.rl_coordinator.http.executions import ExecutionRoutes
 from ratchet.rl_coordinator.http.job_request import job_body
 from ratchet.rl_coordinator.http.jobs import JobRoutes
 from ratchet.rl_coordinator.http.keys import KeyRoutes, KeyStore
@@ -27,7 +28,7 @@ from ratchet.rl_coordinator.registry import Registry
 from ratchet.rl_coordinator.storage import Storage
 from ratchet.rl_coordinator.triggers import Triggers
 
-__all__ = ["ErasureRoutes", "KeyStore", "Subjects", "http_app"]
+__all__ = ["ErasureRoutes", "ExecutionRoutes", "KeyStore", "Subjects", "http_app"]
 
 ERRORS: Mapping[int, str] = {
     422: "A parameter or the body is not what this document says.",
@@ -59,6 +60,7 @@ class Subjects:
     storage: Storage
     keys: KeyStore
     erasures: ErasureRoutes
+    executions: ExecutionRoutes
 
 
 def http_app(checks: Mapping[str, Check], subjects: Subjects, now: Callable[[], datetime]) -> ControlApi:
@@ -90,6 +92,7 @@ def http_app(checks: Mapping[str, Check], subjects: Subjects, now: Callable[[], 
     KeyRoutes(subjects.keys, now).add_to(api)
     StatusRoutes(jobs, registry, subjects.triggers, now).add_to(api)
     subjects.erasures.add_to(api)
+    subjects.executions.add_to(api)
 
     async def sweep(asked: SweepIn) -> StorageOut:
         """Set aside the objects that nothing needs any more, and remove those that were set aside long enough."""
@@ -104,4 +107,5 @@ def described_api() -> ControlApi:
     unused: Any = None
     subjects: dict[str, Any] = dict.fromkeys(Subjects.__dataclass_fields__)
     subjects["erasures"] = ErasureRoutes(unused, unused, unused, unused)
+    subjects["executions"] = ExecutionRoutes(unused)
     return http_app({}, Subjects(**subjects), unused)
