@@ -16,7 +16,7 @@ import openapiTS, { astToString } from "openapi-typescript";
 const HERE = dirname(fileURLToPath(import.meta.url));
 const RATCHET = join(HERE, "../../../../.venv/bin/ratchet");
 const STATIC = join(HERE, "../static");
-const DOCUMENTS = ["console", "coordinator", "deployer"];
+const DOCUMENTS = ["console", "coordinator", "deployer", "workflows"];
 const LARGEST = { plain: 280_000, gzip: 80_000 };
 
 async function writeTypes() {

@@ -11,6 +11,7 @@ import { RolloutsView } from "./views/rollouts/rollouts.tsx";
 import { StatisticsView } from "./views/statistics/statistics.tsx";
 import { TrainingView } from "./views/training/training.tsx";
 import { TrajectoriesView } from "./views/trajectories/trajectories.tsx";
+import { WorkflowsView } from "./views/workflows/workflows.tsx";
 
 export interface View {
   /** The first part of its route; empty for the home view. */
@@ -27,6 +28,7 @@ export const VIEWS: readonly View[] = [
   { path: "", title: "Loop", icon: "loop", key: "l", component: LoopView },
   { path: "rollouts", title: "Rollouts", icon: "rollout", key: "r", component: RolloutsView },
   { path: "trajectories", title: "Trajectories", icon: "trajectory", key: "t", component: TrajectoriesView },
+  { path: "workflows", title: "Workflows", icon: "workflow", key: "w", component: WorkflowsView },
   { path: "statistics", title: "Statistics", icon: "chart", key: "s", component: StatisticsView },
   { path: "annotation", title: "Annotation", icon: "annotate", key: "a", component: AnnotationView },
   { path: "training", title: "Training", icon: "training", key: "j", component: TrainingView },

@@ -27,6 +27,7 @@ export function partsOf(bundle: Bundle): Part[] {
   if (instructions != null) parts.push({ name: "instructions", words: standing(instructions), text: instructions.text });
   for (const [name, tool] of Object.entries(bundle.tools ?? {}).sort(([a], [b]) => (a < b ? -1 : 1))) parts.push(toolPart(name, tool));
   if (examples.length > 0) parts.push({ name: "examples", words: `${examples.length} messages after the instructions`, text: examples.map((each) => `${each.role}: ${each.content}`).join("\n") });
+  if (bundle.planner != null) parts.push({ name: "planner", words: `plans workflows and chooses workers: the file ${bundle.planner.sha256.slice(0, 12)}`, text: null });
   const sampling = [...values(bundle.defaults, "unless the agent sets it"), ...values(bundle.overrides, "whatever the agent sets")];
   if (sampling.length > 0) parts.push({ name: "sampling", words: `${sampling.length} of its values`, text: sampling.join("\n") });
   if (shape != null) parts.push({ name: "response format", words: `in place of the agent's: ${String(shape["type"])}`, text: JSON.stringify(sorted(shape), null, 2) });

@@ -13,6 +13,7 @@ const WORKS: Readonly<Record<string, string>> = {
   coordinator: "Traffic, rewards and rollouts go on; trainings cannot be seen or started until it answers.",
   deployer: "Gateways go on with the routes that they have; rollouts stand still until it answers.",
   gateway: "Policies cannot be tried from here; everything else works.",
+  "workflows service": "Workflows cannot be seen or cancelled; those under way go on when it is back.",
   console: "What this page shows already stays; it asks again by itself.",
 };
 

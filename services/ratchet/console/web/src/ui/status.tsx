@@ -35,6 +35,8 @@ const LOOKS: Readonly<Record<string, Look>> = {
   ready: GOOD, "not ready": WARN, away: BAD, unknown: PAST,
   // Receivers of alerts
   failing: BAD, quiet: WAIT,
+  // Workflows and their sub-tasks
+  planning: WAIT, waiting: WAIT, succeeded: GOOD, skipped: PAST,
   // Trajectories
   open: RUN, ended: PAST, success: GOOD, partial: WARN, failure: BAD,
 };
