@@ -11,6 +11,7 @@ from tests.browser.conftest import Opening
 from tests.support.compose import REPOSITORY
 from tests.support.console_training import DPO, RLOO
 from tests.support.console_trajectories import IDS
+from tests.support.console_workflows import PARTIAL_ID
 
 AXE = REPOSITORY / "services/ratchet/console/web/node_modules/axe-core/axe.min.js"
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
@@ -37,6 +38,8 @@ VIEWS = {
     "training?start=1&role=support": "Start a training",
     f"training?one={RLOO}&other={DPO}": "Two jobs",
     "alignment?role=support": "Alignment",
+    "workflows": "Workflows",
+    f"workflows/{PARTIAL_ID}": "Workflow 019ab3f2…2e13",
 }
 """Address and heading."""
 

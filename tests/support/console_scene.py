@@ -26,6 +26,7 @@ from tests.support.console_rollouts import rollout_answers
 from tests.support.console_statistics import statistics_scene
 from tests.support.console_training import job_counts, training_scene
 from tests.support.console_trajectories import trajectories_scene
+from tests.support.console_workflows import workflow_answers
 
 
 def scene() -> dict[str, Any]:
@@ -40,6 +41,7 @@ def scene() -> dict[str, Any]:
         **trajectories_scene(now),
         **statistics_scene(now),
         **training_scene(now),
+        **workflow_answers(now),
     }
 
 

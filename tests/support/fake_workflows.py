@@ -41,7 +41,13 @@ def workflow(asked: WorkflowIn, state: str = "succeeded", cost_usd: float = 0.03
         instruction=asked.instruction,
         plan=None if state == "planning" else PLAN,
         sub_tasks=[
-            SubTaskOut(index=index, state="succeeded" if is_over else "waiting", run=run, output="out" if run else None)
+            SubTaskOut(
+                index=index,
+                state="succeeded" if is_over else "running",
+                worker="cheap",
+                run=run,
+                output="out" if run else None,
+            )
             for index in range(0 if state == "planning" else len(PLAN.sub_tasks))
         ],
         budget_usd=asked.budget_usd,

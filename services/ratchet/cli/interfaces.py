@@ -27,6 +27,7 @@ class Interface(StrEnum):
     COORDINATOR = "coordinator"
     DEPLOYER = "deployer"
     CONSOLE = "console"
+    WORKFLOWS = "workflows"
     ENGINE = "engine"
 
 
@@ -37,6 +38,7 @@ DESCRIBED_BY = {
     Interface.COORDINATOR: "ratchet.rl_coordinator.http",
     Interface.DEPLOYER: "ratchet.canary_deployer.http_api",
     Interface.CONSOLE: "ratchet.console.http_api",
+    Interface.WORKFLOWS: "ratchet.workflows.http_api",
 }
 """The modules whose `described_api` makes the others; imported when one is asked for, as variants are."""
 
@@ -49,7 +51,7 @@ def openapi(service: Interface, contracts: Path) -> str:
 
 
 def control_api(service: Interface) -> ControlApi:
-    """The routes of coordinator, deployer or console, for their document alone."""
+    """The routes of coordinator, deployer, workflows or console, for their document alone."""
     return import_module(DESCRIBED_BY[service]).described_api()
 
 

@@ -29,7 +29,7 @@ from ratchet.cli.workflow_data import augment, collect, evaluate, export, prepar
 from ratchet.core.contract.http.workflows import SubTaskOut, WorkflowIn, WorkflowOut, WorkflowsOut
 from ratchet.core.contract.workflows import PLANNER_ROLE, Plan
 from ratchet.core.errors import NotFound, Rejected
-from ratchet.core.planning.mermaid import mermaid
+from ratchet.core.planning.mermaid import Standing, mermaid
 
 app = typer.Typer(no_args_is_help=True)
 for _command in (export, collect, prepare, augment, evaluate):
@@ -126,8 +126,7 @@ def show(
         return
     if workflow.plan is None:
         raise Rejected(f"workflow {workflow_id} has no plan{'' if workflow.state in ENDED else ' yet'}")
-    states = [each.state for each in workflow.sub_tasks]
-    text = mermaid(workflow.plan, states, [each.run for each in workflow.sub_tasks])
+    text = mermaid(workflow.plan, [Standing(each.state, each.worker, each.run) for each in workflow.sub_tasks])
     print_answer({"mermaid": text}, as_json, lambda: console.print(text, markup=False, end="", soft_wrap=True))
 
 
@@ -215,17 +214,13 @@ def follow_to_end(endpoints: Endpoints, workflow: WorkflowOut, waiting: Waiting,
 def news(workflow: WorkflowOut) -> list[str]:
     """What there is to say of a workflow so far, a line each."""
     lines = [] if workflow.plan is None else [f"planned: {len(workflow.plan.sub_tasks)} sub-tasks"]
-    lines += [f"{_title(workflow, each)}: {each.state}{_worker(each)}" for each in workflow.sub_tasks if each.run]
+    lines += [f"{_title(workflow, each)}: {each.state}, by {each.worker}" for each in workflow.sub_tasks if each.worker]
     return lines + ([workflow.warning] if workflow.warning else [])
 
 
 def _title(workflow: WorkflowOut, sub_task: SubTaskOut) -> str:
     kind = workflow.plan.sub_tasks[sub_task.index].task_type if workflow.plan else "sub-task"
     return f"{sub_task.index + 1}. {kind}"
-
-
-def _worker(sub_task: SubTaskOut) -> str:
-    return f" by {sub_task.run.worker}" if sub_task.run is not None and sub_task.run.worker is not None else ""
 
 
 def show_workflow(workflow: WorkflowOut) -> None:
@@ -261,6 +256,6 @@ def _row(plan: Plan, each: SubTaskOut) -> tuple[object, ...]:
     after = ", ".join(str(before + 1) for before in sub_task.depends_on) or None
     first = (each.index + 1, sub_task.task_type, after, each.state)
     if run_ is None:
-        return (*first, None, None, None, None, None, sub_task.instruction)
+        return (*first, each.worker, None, None, None, None, sub_task.instruction)
     measured = (run_.worker, run_.propensity, run_.cost_usd, run_.latency_ms, run_.retries)
     return (*first, *measured, run_.error or sub_task.instruction)

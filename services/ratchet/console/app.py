@@ -5,7 +5,7 @@ Site ─┬─ pages: the bundle, for anybody; sign_in: people come and go
                          │    loop: the whole at a glance; its rules of attention are in domain
                          │    events: the loop and NatsHints for pages that listen
                          │    trajectories, tokens, statistics, rollouts, training, annotation: from the stores
-                         └─ pass_through: coordinator, deployer and gateway, with the caller's own key
+                         └─ pass_through: coordinator, deployer, gateway and workflows, with the caller's own key
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ratchet.console.http_services import HttpServices
 from ratchet.console.loop import Loop, Sources, disk_of, streams_of
 from ratchet.console.nats_state import Alerts, NatsHints, Routes, drift_of
 from ratchet.console.pages import Pages, Site, read_pages
-from ratchet.console.pass_through import CONNECT_S, COORDINATOR, DEPLOYER, GATEWAY, PassThrough
+from ratchet.console.pass_through import CONNECT_S, COORDINATOR, DEPLOYER, GATEWAY, WORKFLOWS, PassThrough
 from ratchet.console.rollouts import Rollouts
 from ratchet.console.settings import Settings
 from ratchet.console.tokens import Tokens
@@ -54,7 +54,7 @@ from ratchet.core.stores.trajectory_list import TrajectoryList
 from ratchet.core.stores.warehouse import Warehouse
 
 NAME = "console"
-ROUTES = {"coordinator": COORDINATOR, "deployer": DEPLOYER, "gateway": GATEWAY}
+ROUTES = {"coordinator": COORDINATOR, "deployer": DEPLOYER, "gateway": GATEWAY, "workflows": WORKFLOWS}
 """What is passed on, by the first part of the path."""
 log = structlog.get_logger()
 
@@ -69,6 +69,7 @@ async def build(settings: Settings) -> AsyncIterator[App]:
         "coordinator": settings.coordinator_url,
         "deployer": settings.deployer_url,
         "gateway": settings.gateway_url,
+        "workflows": settings.workflows_url,
     }
     key = settings.shared.service_key
     others = HttpServices(
@@ -93,7 +94,7 @@ async def build(settings: Settings) -> AsyncIterator[App]:
 def assembled(
     settings: Settings, bus: Bus, warehouse: Warehouse, peers: Mapping[str, AsyncApiClient], others: HttpServices
 ) -> App:
-    """The console on open connections; `peers`: coordinator, deployer and gateway, without a key of their own."""
+    """The console on open connections; `peers`: those of `ROUTES`, without a key of their own."""
 
     async def connected() -> Bus:
         return bus

@@ -76,6 +76,10 @@ GATEWAY: Sequence[Passed] = (
     Passed("POST", rf"/v1/feedback|/v1/trajectories/{_ID}/end"),
     Passed("POST", r"/v1/chat/completions", 600),
 )
+WORKFLOWS: Sequence[Passed] = (
+    Passed("GET", rf"/v1/workflows(/{_ID})?"),
+    Passed("POST", rf"/v1/workflows/{_ID}/cancel"),
+)
 
 
 class PassThrough:

@@ -46,7 +46,7 @@ async def test_following_a_run_ends_by_what_became_of_it(
         fake.ends_as = ends_as
         assert await typed("run", "sum it up", "--follow") == code
     shown = capsys.readouterr()
-    assert "3. summarization: succeeded by cheap" in shown.err
+    assert "3. summarization: succeeded, by cheap" in shown.err
     assert ends_as in shown.out
 
 

@@ -9,12 +9,12 @@ import httpx
 import pytest
 
 from ratchet.console.pages import Pages, Site
-from ratchet.console.pass_through import BODY_BYTES, COORDINATOR, DEPLOYER, GATEWAY, PassThrough
+from ratchet.console.pass_through import BODY_BYTES, COORDINATOR, DEPLOYER, GATEWAY, WORKFLOWS, PassThrough
 from ratchet.core.rules.access import ANYONE, Caller
 from ratchet.core.service.http_client import AsyncApiClient, Peer
 from tests.support.callers import called_by
 
-ROUTES = {"coordinator": COORDINATOR, "deployer": DEPLOYER, "gateway": GATEWAY}
+ROUTES = {"coordinator": COORDINATOR, "deployer": DEPLOYER, "gateway": GATEWAY, "workflows": WORKFLOWS}
 OPERATOR = Caller("key_0000000000", "ops", frozenset({"operate"}))
 KEY = "rtk_" + "a" * 43
 
@@ -100,6 +100,10 @@ async def test_an_open_installation_passes_no_key_on() -> None:
         ("coordinator", "POST", "/v1/storage/sweep", 404),
         ("gateway", "POST", "/v1/feedback", 200),
         ("gateway", "POST", "/v1/embeddings", 404),
+        ("workflows", "GET", "/v1/workflows", 200),
+        ("workflows", "POST", "/v1/workflows/0190-a/cancel", 200),
+        ("workflows", "POST", "/v1/workflows", 405),
+        ("workflows", "POST", "/v1/workers", 404),
         ("gateway", "POST", "/t/x/v1/chat/completions", 404),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ratchet.core.contract.workflows import Plan, SubTaskRun
 
@@ -18,27 +19,37 @@ COLOURS = {
 """By state; one that waits keeps Mermaid's own colours."""
 
 
-def mermaid(plan: Plan, states: Sequence[str], runs: Sequence[SubTaskRun | None]) -> str:
-    """The flowchart as text; `states` and `runs` are those of the plan's sub-tasks, in its order."""
+class Standing(NamedTuple):
+    """How a sub-task stands."""
+
+    state: str
+    worker: str | None = None
+    run: SubTaskRun | None = None
+
+
+def mermaid(plan: Plan, standings: Sequence[Standing]) -> str:
+    """The flowchart as text; `standings` are those of the plan's sub-tasks, in its order."""
     lines = ["flowchart TD"]
-    for index, (sub_task, state, run) in enumerate(zip(plan.sub_tasks, states, runs, strict=True)):
-        parts = [f"{index + 1}. {sub_task.task_type}", _escaped(_cut(sub_task.instruction)), _standing(state, run)]
-        style = f":::{state}" if state in COLOURS else ""
+    for index, (sub_task, standing) in enumerate(zip(plan.sub_tasks, standings, strict=True)):
+        parts = [f"{index + 1}. {sub_task.task_type}", _escaped(_cut(sub_task.instruction)), _words(standing)]
+        style = f":::{standing.state}" if standing.state in COLOURS else ""
         lines.append(f'  t{index}["{"<br/>".join(parts)}"]{style}')
     lines += [
         f"  t{before} --> t{index}"
         for index, sub_task in enumerate(plan.sub_tasks)
         for before in sorted(set(sub_task.depends_on))
     ]
+    states = {standing.state for standing in standings}
     used = [state for state in COLOURS if state in states]
     return "\n".join(lines + [f"  classDef {state} {COLOURS[state]}" for state in used]) + "\n"
 
 
-def _standing(state: str, run: SubTaskRun | None) -> str:
-    if run is None or run.worker is None:
-        return state
+def _words(standing: Standing) -> str:
+    state, worker, run = standing
+    if worker is None or run is None:
+        return state if worker is None else f"{worker}: {state}"
     chance = "" if run.propensity is None else f" (p {run.propensity:.2f})"
-    return f"{run.worker}{chance}: {state}, ${run.cost_usd:.4f}, {run.latency_ms:.0f} ms"
+    return f"{worker}{chance}: {state}, ${run.cost_usd:.4f}, {run.latency_ms:.0f} ms"
 
 
 def _cut(text: str) -> str:

@@ -113,7 +113,7 @@ function Graph({ of }: { of: Workflow }) {
             <g key={index} data-state={sub?.state ?? "waiting"} transform={`translate(${x} ${y})`}>
               <rect width={BOX.width} height={BOX.height} rx={8} />
               <text x={12} y={22} class="strong">{index + 1}. {words(parts[index]?.task_type ?? "")}</text>
-              <text x={12} y={42}>{clipped(run?.worker ?? "no worker yet")}</text>
+              <text x={12} y={42}>{clipped(sub?.worker ?? "no worker yet")}</text>
               <text x={12} y={62}>{words(sub?.state ?? "waiting")}{figures === "" ? "" : `, ${figures}`}</text>
             </g>
           );
@@ -134,7 +134,7 @@ function SubTasks({ of, parts }: { of: Workflow; parts: readonly SubTask[] }) {
       { name: "Sub-task", show: ({ part, index }) => <><b>{index + 1}. {words(part.task_type)}</b> <span class="muted small block wrap"><DataText text={part.instruction} most={300} /></span></> },
       { name: "After", show: ({ part }) => (part.depends_on ?? []).map((each) => each + 1).join(", ") || "–" },
       { name: "State", show: ({ sub, run }) => <><Status state={sub?.state ?? "waiting"} />{run?.error != null && <span class="small block wrap"><DataText text={run.error} most={300} /></span>}</> },
-      { name: "Worker", show: ({ run }) => run?.worker == null ? "–" : run.trajectory_id == null ? run.worker : <a href={href("trajectories", run.trajectory_id)}>{run.worker}</a> },
+      { name: "Worker", show: ({ sub, run }) => sub?.worker == null ? "–" : run?.trajectory_id == null ? sub.worker : <a href={href("trajectories", run.trajectory_id)}>{sub.worker}</a> },
       { name: "Chosen with", isNumber: true, show: ({ run }) => run?.propensity == null ? "–" : share(run.propensity) },
       { name: "Cost", isNumber: true, show: ({ run }) => run === null ? "–" : dollars(run.cost_usd ?? 0) },
       { name: "Time", isNumber: true, show: ({ run }) => run === null ? "–" : duration((run.latency_ms ?? 0) / 1000) },
