@@ -14,7 +14,16 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from ratchet.core.contract import MESSAGES, AuditEntry, DeadLetter, erasure, notifications, opt_out, state
+from ratchet.core.contract import (
+    MESSAGES,
+    AuditEntry,
+    DeadLetter,
+    erasure,
+    notifications,
+    opt_out,
+    state,
+    workflows,
+)
 from tests.support.contract_files import CONTRACTS, ROOT
 
 SERVICES = Path(__file__).parents[2] / "services" / "ratchet"
@@ -136,7 +145,7 @@ def bucket_users() -> Iterator[tuple[str, str]]:
     """(bucket, program) for every bucket that code of a program opens."""
     constants = {
         name: value
-        for kept in (state, notifications, erasure, opt_out)
+        for kept in (state, notifications, erasure, opt_out, workflows)
         for name, value in vars(kept).items()
         if isinstance(value, str) and value in CONTRACTS.buckets
     }

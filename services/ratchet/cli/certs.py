@@ -14,14 +14,14 @@ import typer
 from ratchet.cli.audited import record_change
 from ratchet.cli.options import HERE, AsJson, Directory, DryRun
 from ratchet.cli.output import print_answer, print_dry_run, print_table
-from ratchet.local.local_stack.catalog import SERVERS, SERVICES
+from ratchet.local.local_stack.catalog import ALL_SERVICES, SERVERS
 from ratchet.local.local_stack.certificates import SERVER_DAYS, Certificates, certificates_of
 from ratchet.local.local_stack.orphans import is_running
 from ratchet.local.local_stack.state import read_record
 
 app = typer.Typer(no_args_is_help=True)
 
-NAMES = (*SERVERS, *(spec.name for spec in SERVICES if spec.port is not None))
+NAMES = (*SERVERS, *(spec.name for spec in ALL_SERVICES if spec.port is not None))
 Folder = Annotated[
     Path | None, typer.Option(help="The folder with the certificates; by default that of the stack, data/tls.")
 ]

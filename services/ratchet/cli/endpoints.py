@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ratchet.cli.exit_codes import NoStack
 from ratchet.cli.output import follow_up
-from ratchet.local.local_stack.catalog import SERVICES
+from ratchet.local.local_stack.catalog import ALL_SERVICES
 from ratchet.local.local_stack.certificates import AUTHORITIES
 from ratchet.local.local_stack.orphans import is_running, living
 from ratchet.local.local_stack.state import StackRecord, read_record
@@ -18,7 +18,7 @@ ADDRESSES = (
     "RATCHET_NATS_URL",
     "RATCHET_CLICKHOUSE_URL",
     "RATCHET_S3_ENDPOINT",
-    *(spec.url_variable for spec in SERVICES if spec.port is not None),
+    *(spec.url_variable for spec in ALL_SERVICES if spec.port is not None),
 )
 """Any of these in the environment means that a system runs; addresses that are not set are the usual ports."""
 
@@ -42,7 +42,7 @@ class Endpoints:
     def url(self, short: str) -> str:
         """Base url of a service by its short name, such as `coordinator`. Raises `NoStack`."""
         self.require()
-        spec = next(spec for spec in SERVICES if spec.short == short)
+        spec = next(spec for spec in ALL_SERVICES if spec.short == short)
         given, record = self.env.get(spec.url_variable), self.record
         if record is not None and spec.name not in record.services and given == record.env.get(spec.url_variable):
             raise NoStack(f"{spec.name} is not part of the stack in {self.directory}")

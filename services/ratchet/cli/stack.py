@@ -61,6 +61,7 @@ def up(
         Path | None,
         typer.Option(help="Run this program as an MLflow server, and the experiment tracker: .mlflow/bin/mlflow."),
     ] = None,
+    workflows: Annotated[bool, typer.Option("--workflows", help="Plan and run workflows, too.")] = False,
     gateways: Annotated[
         int | None, typer.Option(min=1, max=16, help="Gateways on one port, for one core each (Linux); else 1.")
     ] = None,
@@ -88,6 +89,7 @@ def up(
         table.only,
         mlflow or table.mlflow,
         upstream=upstream or table.upstream,
+        workflows=workflows or table.workflows,
         file=file,
         gateways=gateways or table.gateways,
     )
@@ -152,6 +154,7 @@ def start_background(settings: StackSettings, as_json: bool) -> None:
     command += ["--upstream", settings.upstream] if settings.upstream else []
     command += ["--gateways", str(settings.gateways)] if settings.gateways > 1 else []
     command += ["--mlflow", str(settings.mlflow)] if settings.mlflow else []
+    command += ["--workflows"] if settings.workflows else []
     with log.open("ab") as output:  # a refused second start must not cut off the first one's log
         begin = output.seek(0, os.SEEK_END)
         supervisor = subprocess.Popen(  # noqa: S603 - our own command

@@ -12,7 +12,7 @@ from ratchet.cli.exit_codes import NoStack
 from ratchet.cli.options import HERE, AsJson, Directory
 from ratchet.cli.output import console, print_answer
 from ratchet.core.errors import NotFound
-from ratchet.local.local_stack.catalog import GATEWAY, SERVICES, health_port_name, port_name
+from ratchet.local.local_stack.catalog import GATEWAY, ALL_SERVICES, health_port_name, port_name
 
 app = typer.Typer()
 
@@ -60,7 +60,7 @@ def addresses(endpoints: Endpoints) -> dict[str, str]:
     """The address of each server, service and health port that is known, by the names of their ports."""
     known = {name: endpoints.env[variable] for name, variable in SERVERS.items() if variable in endpoints.env}
     services = endpoints.record.services if endpoints.record is not None else {}
-    for spec in SERVICES:
+    for spec in ALL_SERVICES:
         if spec.port is not None and (spec.name in services or spec.url_variable in endpoints.env):
             try:
                 known[spec.short] = endpoints.url(spec.short)

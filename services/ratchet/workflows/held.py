@@ -51,7 +51,7 @@ class Held:
     async def change(self, change: Callable[[Workflow], Workflow]) -> Workflow:
         """Write what `change` makes of it, and return that. Raises `Lost`, and `Rejected` for what is too large.
 
-        A write goes on where its caller is cancelled: nobody would know whether it had come about.
+        A write goes on where its caller is cancelled: it would not be known whether it had come about.
         """
         writing = asyncio.ensure_future(self._write(change))
         writing.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -121,25 +121,25 @@ class WorkflowRoutes:
 
     async def get_workflow(self, workflow_id: str, caller: Caller) -> WorkflowOut:
         """A workflow as it stands."""
-        return await self._shown(await self._found(workflow_id, caller))
+        return await self._shown(await self._require(workflow_id, caller))
 
     async def cancel_workflow(self, workflow_id: str, caller: Caller) -> WorkflowOut:
         """End a workflow within a second: calls under way are broken off. One that is over stays as it is."""
-        workflow = await self._found(workflow_id, caller)
+        workflow = await self._require(workflow_id, caller)
         caller.require(KeyScope.INFER, workflow.role)
         await self.runners.cancel(workflow_id)
         return await self._shown(workflow)
 
     async def follow_workflow(self, workflow_id: str, caller: Caller) -> AsyncGenerator[bytes, None]:
         """The workflow as it stands, and again whenever it has changed; ends once it is over."""
-        await self._found(workflow_id, caller)
+        await self._require(workflow_id, caller)
         return self._events(workflow_id, caller)
 
     async def _events(self, workflow_id: str, caller: Caller) -> AsyncGenerator[bytes, None]:
         before: WorkflowOut | None = None
         quiet_s = 0.0
         while True:
-            workflow = await self._found(workflow_id, caller)
+            workflow = await self._require(workflow_id, caller)
             now = await self._shown(workflow)
             quiet_s += POLL_S
             if now != before:
@@ -152,7 +152,7 @@ class WorkflowRoutes:
                 return
             await asyncio.sleep(POLL_S)
 
-    async def _found(self, workflow_id: str, caller: Caller) -> Workflow:
+    async def _require(self, workflow_id: str, caller: Caller) -> Workflow:
         """Raises `NotFound`, for one of another role, too."""
         entry = await self.store.get(workflow_id) if _is_id(workflow_id) else None
         if entry is None or not _may_see(caller, entry.value.role):
@@ -184,7 +184,7 @@ class WorkerRoutes:
 
     async def get_worker(self, name: str) -> WorkerOut:
         """A worker."""
-        return _worker_out(await self._found(name))
+        return _worker_out(await self._require(name))
 
     async def put_worker(self, body: Worker) -> WorkerOut:
         """Add a worker, or replace the one of its name."""
@@ -200,15 +200,15 @@ class WorkerRoutes:
                 f"there is no type {unknown[0]!r}; there are {', '.join(TASK_TYPES)}", param="capabilities"
             )
         await self.workers.put(body)
-        return _worker_out(await self._found(body.name))
+        return _worker_out(await self._require(body.name))
 
     async def remove_worker(self, name: str) -> WorkerOut:
         """Remove a worker, and what was measured of it."""
-        known = await self._found(name)
+        known = await self._require(name)
         await self.workers.remove(name)
         return _worker_out(known)
 
-    async def _found(self, name: str) -> Known:
+    async def _require(self, name: str) -> Known:
         known = await self.workers.find(name)
         if known is None:
             raise NotFound(f"there is no worker {name[:80]!r}")

@@ -24,7 +24,7 @@ ANSWER_BYTES = 8 * LARGEST_OUTPUT
 """Of an answer: JSON may spell a byte of output in six."""
 FETCH_S, END_S = 10.0, 5.0
 ENDS = 3
-"""Tries to end a child trajectory; one that nobody ended is assembled after ten silent minutes."""
+"""Tries to end a child trajectory; one that was not ended is assembled after ten silent minutes."""
 RECORD = "x-ratchet-record"
 AGAIN = frozenset({408, 409, 429})
 """Refusals that may pass, besides statuses from 500 on."""

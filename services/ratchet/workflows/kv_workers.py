@@ -29,18 +29,18 @@ class WorkerStore:
     async def every(self) -> list[Known]:
         """All workers, by name. One that cannot be read is left out, and logged."""
         stored = {key: bytes(entry.value) for key, entry in (await self._raw.items()).items()}
-        found: list[Known] = []
+        known: list[Known] = []
         for key, content in stored.items():
             if key.endswith(MEASURED):
                 continue
             try:
                 measures = stored.get(key + MEASURED)
-                found.append(
+                known.append(
                     Known(decode(content, Worker), decode(measures, WorkerMeasures) if measures is not None else None)
                 )
             except msgspec.DecodeError as error:
                 log.error("a worker cannot be read", worker=key, reason=str(error))
-        return found
+        return known
 
     async def find(self, name: str) -> Known | None:
         """The worker of a name."""

@@ -45,19 +45,19 @@ class WorkflowStore:
         return await self._workflows.get(workflow_id)
 
     async def update(self, workflow: Workflow, revision: int) -> int:
-        """Write it if nobody has since `revision`. Raises `Conflict`."""
+        """Write it unless it has changed since `revision`. Raises `Conflict`."""
         return await self._workflows.update(workflow.workflow_id, workflow, revision)
 
     async def newest(self, most: int) -> list[Workflow]:
         """The newest workflows, the newest first: ids grow with time."""
         ids = [key for key in await self._keys.keys() if "." not in key]
-        found: list[Workflow] = []
+        newest: list[Workflow] = []
         for workflow_id in reversed(ids[-most:]):
             with suppress(Unreadable):  # of another version, which another process reads
                 entry = await self.get(workflow_id)
                 if entry is not None:
-                    found.append(entry.value)
-        return found
+                    newest.append(entry.value)
+        return newest
 
     async def inputs(self, workflow_id: str) -> Inputs:
         """What it begins with; nothing of one that is over."""
@@ -70,20 +70,20 @@ class WorkflowStore:
 
     async def outputs(self, workflow_id: str, indices: Sequence[int]) -> dict[int, str]:
         """What the workers of these sub-tasks wrote."""
-        found = {index: await self._outputs.get(f"{workflow_id}.{index}") for index in indices}
-        return {index: entry.value.text for index, entry in found.items() if entry is not None}
+        entries = {index: await self._outputs.get(f"{workflow_id}.{index}") for index in indices}
+        return {index: entry.value.text for index, entry in entries.items() if entry is not None}
 
     async def leases(self) -> dict[str, Entry[Lease]]:
         """Of the workflows that are not over, by their ids."""
-        found = await self._leases.below(ACTIVE)
-        return {key.removeprefix(f"{ACTIVE}."): entry for key, entry in found.items() if isinstance(entry, Entry)}
+        held = await self._leases.below(ACTIVE)
+        return {key.removeprefix(f"{ACTIVE}."): entry for key, entry in held.items() if isinstance(entry, Entry)}
 
     async def lease(self, workflow_id: str) -> Entry[Lease] | None:
         """Who runs a workflow."""
         return await self._leases.get(f"{ACTIVE}.{workflow_id}")
 
     async def hold(self, workflow_id: str, lease: Lease, revision: int | None) -> int:
-        """Write who runs it; None: nobody was written. Returns the new revision. Raises `Conflict`."""
+        """Write who runs it; None: it has none yet. Returns the new revision. Raises `Conflict`."""
         key = f"{ACTIVE}.{workflow_id}"
         if revision is None:
             return await self._leases.create(key, lease)

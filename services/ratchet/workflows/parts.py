@@ -70,7 +70,7 @@ class Parts:
     ask_tool: Callable[[Worker, Asked], Awaitable[Answer]]
     planners: Planners
     publish: Callable[[Sequence[Message]], Awaitable[None]]
-    """Redacts and publishes, unless somebody whom they are about has opted out."""
+    """Redacts and publishes, unless a person whom they are about has opted out."""
     now: Callable[[], datetime]
     planning_model: str = ""
     """Name of the worker that plans where a planner is not confident."""

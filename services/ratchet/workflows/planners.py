@@ -88,5 +88,5 @@ async def plan_by_model(ask: Callable[[str, str], Awaitable[str]], instruction: 
         return checked_plan(first), False
     except Rejected as error:
         wrong = str(error)
-    told = msgspec.json.encode({"task": instruction, "your_plan": first[:8000], "what_is_wrong": wrong}).decode()
-    return checked_plan(await ask(SYSTEM, f"Your plan cannot be run. Mend it.\n{told}")), True
+    mending = msgspec.json.encode({"task": instruction, "your_plan": first[:8000], "what_is_wrong": wrong}).decode()
+    return checked_plan(await ask(SYSTEM, f"Your plan cannot be run. Mend it.\n{mending}")), True

@@ -102,7 +102,7 @@ class Runners:
         return now
 
     async def cancel(self, workflow_id: str) -> bool:
-        """End a workflow, whoever runs it; False where it is over."""
+        """End a workflow, whichever process runs it; False where it is over."""
         mine = self._mine.get(workflow_id)
         if mine is not None:
             mine.runner.cancel()
@@ -110,7 +110,7 @@ class Runners:
         return await self.parts.store.ask_to_cancel(workflow_id)
 
     async def look(self) -> None:
-        """Renew what runs here, end what was cancelled, and take over what nobody runs. Raises `Unavailable`."""
+        """Renew what runs here, end what was cancelled, and take over what no process runs. Raises `Unavailable`."""
         for workflow_id, mine in [*self._mine.items()]:
             if mine.task.done():
                 del self._mine[workflow_id]

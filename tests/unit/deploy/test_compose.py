@@ -32,13 +32,14 @@ from ratchet.local.local_stack.catalog import (
     SERVICES,
     SPAN_EXPORTER,
     TRACKER,
+    WORKFLOWS,
 )
 from ratchet.local.local_stack.plan import HEALTH_URLS
 from ratchet.local.local_stack.providers import PROVIDERS
 from tests.support.compose import REPOSITORY, VARIABLE, compose, services
 from tools.environment.make_env import assignments
 
-OURS = {spec.name: spec for spec in (*SERVICES, NOTIFIER, SPAN_EXPORTER)}
+OURS = {spec.name: spec for spec in (*SERVICES, NOTIFIER, SPAN_EXPORTER, WORKFLOWS)}
 ONE_SHOT = {"volumes", "broker_users", "init"}
 BY_HAND = {"operator"}
 """Run by a person, with the profile `tools`."""
@@ -126,6 +127,7 @@ def test_every_user_of_the_object_store_can_reach_one_elsewhere() -> None:
         "canary_deployer",
         "console",
         TRACKER.name,
+        WORKFLOWS.name,
     }
     assert {"init", *workers, *engines, *BY_HAND} == set(users)
     assert all("front" in services()[name]["networks"] for name in users)
@@ -204,7 +206,8 @@ def test_mlflow_and_tracker_come_with_their_profile_and_hold_up_nothing() -> Non
 
     engines = {"engine_local": ["local"], "engine_vllm": ["gpu"]}
     by_hand = {name: ["tools"] for name in BY_HAND}
-    assert profiles == {"trainer_gpu": ["gpu"], TRACKER.name: ["mlflow"], MLFLOW: ["mlflow"], **engines, **by_hand}
+    further = {"trainer_gpu": ["gpu"], WORKFLOWS.name: ["workflows"]}
+    assert profiles == {TRACKER.name: ["mlflow"], MLFLOW: ["mlflow"], **further, **engines, **by_hand}
     needed = {
         needed
         for name, one in services().items()
@@ -251,7 +254,7 @@ def test_clickhouse_s_logs_about_itself_have_an_end() -> None:
 def test_every_service_of_all_profiles_is_asked_at_its_health_port(name: str) -> None:
     urls = json.loads(services()[name]["environment"][HEALTH_URLS[name]])
 
-    assert urls == {other: f"http://{other}:9100" for other in set(OURS) - {"engine_local", name}}
+    assert urls == {other: f"http://{other}:9100" for other in set(OURS) - {"engine_local", WORKFLOWS.name, name}}
     assert set(ALWAYS) <= set(urls)
 
 
@@ -269,7 +272,7 @@ def test_upstreams_and_receivers_come_from_the_environment_file() -> None:
 @pytest.mark.parametrize("name", sorted(SETTINGS))
 def test_addresses_name_services_of_the_file_and_their_ports(name: str) -> None:
     ports = {"nats": 4222, "clickhouse": 8123, "minio": 9000, MLFLOW: MLFLOW_PORT} | {
-        spec.name: spec.port for spec in SERVICES if spec.port
+        spec.name: spec.port for spec in OURS.values() if spec.port
     }
     given = services()[name].get("environment", {})
     environment = {key: value for key, value in given.items() if key not in HEALTH_URLS.values()}
@@ -359,9 +362,9 @@ def test_prometheus_scrapes_every_service_at_its_health_port() -> None:
     config = yaml.safe_load((REPOSITORY / "deploy/prometheus/prometheus.yml").read_text())
 
     targets = config["scrape_configs"][0]["static_configs"][0]["targets"]
-    assert set(targets) == {f"{name}:9100" for name in set(OURS) - {"engine_local", "gateway"}}
+    assert set(targets) == {f"{name}:9100" for name in set(OURS) - {"engine_local", "gateway", WORKFLOWS.name}}
     by_name = config["scrape_configs"][0]["dns_sd_configs"][0]["names"]
-    assert by_name == ["gateway", "engine_local", "trainer_gpu", TRACKER.name]
+    assert by_name == ["gateway", "engine_local", "trainer_gpu", TRACKER.name, WORKFLOWS.name]
     (vllm,) = config["scrape_configs"][1]["dns_sd_configs"]
     (port,) = (word for word in services()["engine_vllm"]["command"] if word.startswith("--port="))
     assert (vllm["names"], f"--port={vllm['port']}") == (["engine_vllm"], port)

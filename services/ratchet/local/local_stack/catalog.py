@@ -107,7 +107,9 @@ NOTIFIER = ServiceSpec("notifier", "notifier", 9111)
 """Where receivers of alerts are set."""
 SPAN_EXPORTER = ServiceSpec("span_exporter", "span_exporter", 9112, package="ratchet.extras.span_exporter")
 """Where a receiver of spans is set."""
-ALL_SERVICES = (*SERVICES, TRACKER, NOTIFIER, SPAN_EXPORTER)
+WORKFLOWS = ServiceSpec("workflows", "workflows", 9113, port=8085, needs=(GATEWAY,))
+"""Where it was asked for."""
+ALL_SERVICES = (*SERVICES, TRACKER, NOTIFIER, SPAN_EXPORTER, WORKFLOWS)
 """Also those that only some stacks have."""
 
 NAMES = (*SERVERS, *(spec.name for spec in SERVICES))
@@ -134,7 +136,7 @@ def default_ports(gateways: int = 1) -> dict[str, int]:
         if spec.port is not None:
             ports[spec.short] = spec.port
         ports[f"{spec.short}_health"] = spec.health_port
-    further = enumerate(gateway_names(gateways)[1:], 9113)  # 9112 is the last of the services
+    further = enumerate(gateway_names(gateways)[1:], 9114)  # 9113 is the last of the services
     return ports | {health_port_name(name): port for port, name in further}
 
 

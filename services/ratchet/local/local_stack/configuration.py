@@ -44,6 +44,7 @@ class StackTable:
     only: tuple[str, ...] = ()
     mlflow: Path | None = None
     upstream: str = ""
+    workflows: bool = False
     gateways: int = 1
 
 

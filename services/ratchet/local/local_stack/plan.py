@@ -30,6 +30,7 @@ from ratchet.local.local_stack.catalog import (
     SPAN_EXPORTER,
     TRACKER,
     VLLM,
+    WORKFLOWS,
     ServiceSpec,
     default_ports,
     gateway_names,
@@ -101,7 +102,14 @@ def make_plan(settings: StackSettings, secrets: StackSecrets) -> StackPlan:
     filed = left_open(SharedSettings, from_file(SharedSettings, settings.file), os.environ)
     users = broker_users(settings.directory)
     tls = certificates_of(settings.directory)
-    addresses = stack_environment(ports, shared_of(filed), secrets, tls, has_own_engine=settings.vllm is None)
+    addresses = stack_environment(
+        ports,
+        shared_of(filed),
+        secrets,
+        tls,
+        has_own_engine=settings.vllm is None,
+        further=[WORKFLOWS] if settings.workflows else [],
+    )
     env = _environment(settings, addresses, secrets.engine_key)
     env |= {SEED_VARIABLE: str(users.seed_file(OPERATOR)), CLIENT_SEED_VARIABLE: str(users.seed_file(AGENT_PROGRAM))}
     programs = [*_servers(settings.directory, secrets, servers, ports, shared_of({**filed, **env}))]
@@ -201,6 +209,7 @@ def further(settings: StackSettings) -> list[ServiceSpec]:
         (TRACKER, settings.mlflow is not None),
         (NOTIFIER, _given(settings, RECEIVERS) not in ("", "[]") and not settings.only),
         (SPAN_EXPORTER, _endpoint(settings) not in ("", "none") and not settings.only),
+        (WORKFLOWS, settings.workflows),
     ]
     return [spec for spec, is_asked in asked if is_asked]
 
@@ -269,14 +278,18 @@ def stack_environment(
     tls: Certificates | None = None,
     *,
     has_own_engine: bool = True,
+    further: Sequence[ServiceSpec] = (),
 ) -> dict[str, str]:
-    """The environment variables that say where everything is, with which secrets, and whose certificates count."""
+    """The environment variables that say where everything is, with which secrets, and whose certificates count.
+
+    `further`: services that only some stacks have.
+    """
     tls = tls if tls is not None and tls.are_there else None
     http = "http" if tls is None else "https"
     plain = () if has_own_engine else (ENGINE,)
     urls = {
         spec.url_variable: f"{'http' if spec.name in plain else http}://{LOOPBACK}:{ports[spec.short]}"
-        for spec in SERVICES
+        for spec in (*SERVICES, *further)
         if spec.port is not None
     }
     return {

@@ -34,6 +34,8 @@ class StackSettings:
     """A vLLM to run in the place of `engine_local`; it needs a `start_s` of many minutes."""
     upstream: str = ""
     """A provider, or the URL of a server of OpenAI's API, that answers while a role has no policy."""
+    workflows: bool = False
+    """Plan and run workflows, too."""
     gateways: int = 1
     """Members that answer calls on the gateway's port, for one core each."""
     env: Mapping[str, str] = field(default_factory=dict[str, str])

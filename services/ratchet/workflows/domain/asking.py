@@ -64,7 +64,7 @@ def text_of(part: SubTask, named: Mapping[str, str]) -> str:
 
 
 def system_of(instruction: str, plan: Plan, index: int) -> str:
-    """What a model is told beside its sub-task: what the whole is, where that is more."""
+    """What a model reads beside its sub-task: what the whole is, where that is more."""
     if len(plan.sub_tasks) == 1:
         return ""
     return (

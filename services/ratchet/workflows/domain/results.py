@@ -108,7 +108,7 @@ def _turns(workflow: Workflow, outputs: Mapping[int, str]) -> list[TrajectoryTur
                 timestamp=step.started_at or workflow.created_at,
                 observation=begin
                 if number == 1
-                else Observation(type="subordinate_response", content=_said(turns[-1])),
+                else Observation(type="subordinate_response", content=_text_of(turns[-1])),
                 action=Action(type="subordinate_call", tool_name=step.worker, tool_args=asked),
                 result=TurnResult(
                     success=step.state == SUCCEEDED,
@@ -121,5 +121,5 @@ def _turns(workflow: Workflow, outputs: Mapping[int, str]) -> list[TrajectoryTur
     return turns
 
 
-def _said(turn: TrajectoryTurn) -> str:
+def _text_of(turn: TrajectoryTurn) -> str:
     return str(turn.result.output if turn.result.success else turn.result.error or "")

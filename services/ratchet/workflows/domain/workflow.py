@@ -51,13 +51,13 @@ class Lease(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Who runs a workflow that is not over, key `active.<id>`."""
 
     holder: str
-    """Id of a process; empty: nobody, take it."""
+    """Id of a process; empty: none, take it."""
     beat: int = 0
     """Grows with every renewal. Others measure with their own clocks for how long it has not."""
     left_s: float = 0.0
     """Until the workflow's deadline."""
     cancel: bool = False
-    """Somebody has cancelled the workflow."""
+    """A caller has cancelled the workflow."""
 
 
 class Step(Value, frozen=True, kw_only=True, omit_defaults=True):

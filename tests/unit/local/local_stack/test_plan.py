@@ -24,6 +24,7 @@ from ratchet.local.local_stack.catalog import (
     TRACKER,
     TRAINER,
     VLLM,
+    WORKFLOWS,
     default_ports,
     owner_of,
 )
@@ -59,6 +60,7 @@ def test_every_port_belongs_to_a_member() -> None:
         TRACKER.name,
         NOTIFIER.name,
         SPAN_EXPORTER.name,
+        WORKFLOWS.name,
     }
 
 
@@ -97,6 +99,18 @@ def test_notifier_runs_where_receivers_are_set(tmp_path: Path) -> None:
     plan = make_plan(replace(settings, env={"RATCHET_NOTIFIER_RECEIVERS": receivers}), secrets)
     (notifier,) = (program for program in plan.programs if program.name == NOTIFIER.name)
     assert {*json.loads(notifier.env["RATCHET_NOTIFIER_HEALTH_URLS"])} == {spec.name for spec in SERVICES}
+
+
+def test_workflows_run_where_they_were_asked_for(tmp_path: Path) -> None:
+    secrets = StackSecrets(s3_secret_key="s", clickhouse_password="p", service_key="k" * 16)
+    settings = StackSettings(tmp_path, free_ports=True)
+    without = make_plan(settings, secrets)
+    assert WORKFLOWS.name not in {program.name for program in without.programs}
+    assert WORKFLOWS.url_variable not in without.env
+    plan = make_plan(replace(settings, workflows=True), secrets)
+    (program,) = (program for program in plan.programs if program.name == WORKFLOWS.name)
+    assert plan.env[WORKFLOWS.url_variable] == program.url
+    assert plan.needs[WORKFLOWS.name] == (*SERVERS, "gateway")
 
 
 def test_span_exporter_runs_and_gateways_know_where_an_endpoint_is_set(tmp_path: Path) -> None:
