@@ -205,8 +205,8 @@ async def stored_ids(warehouse: Warehouse, *awaited: Trajectory) -> set[str] | N
 async def complete(warehouse: Warehouse, *people: str) -> bool:
     """Whether all of `messages_of` is stored, with the trajectory that is assembled of the call."""
     rows = [await rows_with(warehouse, f'{PROBE} {person}"') for person in people]
-    found = ("trajectories", "preferences", "turns", "workflow_executions")
-    return all([row.get(table) for table in found] == [3, 1, 1, 1] for row in rows)
+    kept = ("trajectories", "preferences", "turns", "workflow_executions")
+    return all([row.get(table) for table in kept] == [3, 1, 1, 1] for row in rows)
 
 
 async def messages_with(bus: Bus, text: str) -> int:

@@ -47,6 +47,7 @@ from ratchet.trainer_worker.s3_artifacts import (
     Base,
     artifacts_of,
     fetch_inputs,
+    fetch_planning,
     fetch_search,
     hold_checkpoint,
     store_checkpoint,
@@ -206,8 +207,11 @@ class Attempt:
 
     def _fetched(self) -> tuple[JobSpec, Base]:
         objects, dispatch, settings = self._objects, self.dispatch, self._settings
-        if ALGORITHMS[dispatch.request.training_config.algorithm].writes_bundle:
+        algorithm = ALGORITHMS[dispatch.request.training_config.algorithm]
+        if algorithm.writes_bundle:
             return fetch_search(objects, dispatch, self._directory, settings.gateway_url)
+        if algorithm.makes_planner:
+            return fetch_planning(objects, dispatch, self._directory, settings.threads)
         return fetch_inputs(objects, dispatch, self._directory, settings.models, settings.threads)
 
     async def _run_child(self, spec: JobSpec) -> Exit:

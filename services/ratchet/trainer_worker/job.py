@@ -16,7 +16,7 @@ from ratchet.core.rules.algorithms import ALGORITHMS
 JOB_FILE, METRICS_FILE, LOG_FILE = "job.json", "metrics.jsonl", "child.log"
 CHECKPOINTS, RESULT, DOCUMENTS, TEMPORARY = "checkpoints", "result", "documents", "temporary"
 CHECKPOINT_MANIFEST, RENDEZVOUS, STORED = "checkpoint.json", "ranks", "stored"
-BUNDLE_FILE = "bundle.json"
+BUNDLE_FILE, PLANNER_FILE = "bundle.json", "planner.safetensors"
 """Names inside a job's directory."""
 
 
@@ -69,6 +69,8 @@ class JobSpec(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Fraction of the preference pairs that are held out to judge the result on."""
     search: SearchSpec | None = None
     """Of an algorithm that writes bundles."""
+    planner: str | None = None
+    """File of the planner that serves, of an algorithm that makes planners; None for version 0."""
     loop: LoopOptions = LoopOptions()
     """Of a training without a worker; a job sets `eval_steps` alone."""
 

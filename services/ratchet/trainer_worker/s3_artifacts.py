@@ -16,6 +16,7 @@ from ratchet.core.contract.bundle import NO_BUNDLE, Bundle, BundleModel
 from ratchet.core.contract.local_training import LoopOptions
 from ratchet.core.contract.policy_manifest import ADAPTER, ADAPTER_CONFIG, BUNDLE, MODEL, ArtifactFile, PolicyManifest
 from ratchet.core.contract.training import Artifacts, ResourceUsage, TrainingDispatch
+from ratchet.core.contract.workflows import PlannerRef
 from ratchet.core.datasets.s3_snapshots import decode_manifest
 from ratchet.core.errors import Rejected
 from ratchet.core.rules.algorithms import ALGORITHMS
@@ -39,6 +40,7 @@ from ratchet.trainer_worker.job import (
     DOCUMENTS,
     LOG_FILE,
     METRICS_FILE,
+    PLANNER_FILE,
     Finished,
     JobSpec,
     SearchSpec,
@@ -148,6 +150,34 @@ def fetch_search(objects: BlobStore, dispatch: TrainingDispatch, directory: Path
     return spec, Base("", "", None, None)
 
 
+def fetch_planning(
+    objects: BlobStore, dispatch: TrainingDispatch, directory: Path, threads: int
+) -> tuple[JobSpec, Base]:
+    """Download executions and the planner that serves, each verified by its digest: a job, ready for its process."""
+    config, role = dispatch.request.training_config, dispatch.request.role
+    planner: str | None = None
+    if is_manifest_uri(config.base_model):
+        served = read_policy(objects, config.base_model).manifest
+        if served.role != role:
+            raise Rejected(f"the job is of role {role}; the policy {config.base_model} belongs to {served.role}")
+        if served.bundle is None or served.bundle.planner is None:
+            raise Rejected(f"the policy {config.base_model} plans no workflows: {role} is no role of planners")
+        planner = str(directory / PLANNER_FILE)
+        objects.get_file(served.bundle.planner.uri, Path(planner), served.bundle.planner.sha256)
+    spec = JobSpec(
+        training_job_id=dispatch.training_job_id,
+        attempt=dispatch.attempt,
+        role=role,
+        config=config,
+        dataset=str(_fetch_dataset(objects, dispatch, directory)),
+        base="",
+        base_name="",
+        threads=threads,
+        planner=planner,
+    )
+    return spec, Base("", "", None, None)
+
+
 def _start_of(served: Policy | None, name: str | None) -> Bundle:
     """What serves the role as a bundle; weights change nothing but who answers."""
     if served is None:
@@ -221,7 +251,7 @@ def store_policy(
     config = dispatch.request.training_config
     directory = Path(finished.directory)
     snapshot = config.dataset.snapshot
-    bundle = decode((directory / BUNDLE_FILE).read_bytes(), Bundle) if finished.kind == BUNDLE else None
+    bundle = _stored_bundle(objects, directory) if finished.kind == BUNDLE else None
     is_adapter = finished.kind == ADAPTER or (directory / ADAPTER_CONFIG).is_file()
     manifest = PolicyManifest(
         kind=finished.kind,
@@ -247,6 +277,14 @@ def store_policy(
     card = None if bundle else model_card(manifest, finished.evaluation, usage, finished.health_stop)
     documents = gather_documents(directory.parent, card)
     return publish_policy(objects, msgspec.structs.replace(manifest, documents=upload_files(objects, documents)))
+
+
+def _stored_bundle(objects: BlobStore, directory: Path) -> Bundle:
+    """What a training made; the planner's file is stored before the manifest that names it."""
+    if not (directory / PLANNER_FILE).is_file():
+        return decode((directory / BUNDLE_FILE).read_bytes(), Bundle)
+    blob = objects.put_file(directory / PLANNER_FILE, "blobs")
+    return Bundle(planner=PlannerRef(uri=blob.uri, sha256=blob.sha256))
 
 
 def gather_documents(job: Path, card: str | None) -> Path:

@@ -285,7 +285,7 @@ class SnapshotSelector:
         )
 
     async def _plan_executions(self, query: SnapshotQuery) -> SnapshotPlan:
-        """The newest ones, whoever planned them and however they ended: each has the chances that it was chosen by."""
+        """The newest ones, by any planner and with any end: each has the chances that it was chosen by."""
         stored = await self.executions.stored(query.role)
         chosen = await self.executions.newest(query.role, query.dataset.sample_size, query.filter.date_range)
         others = max(0, stored.executions - len(chosen))

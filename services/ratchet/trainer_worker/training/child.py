@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
+from ratchet.core.rules.algorithms import ALGORITHMS
 from ratchet.trainer_worker.errors import RankLost, Unhealthy, error_code, is_final, reason_of
 from ratchet.trainer_worker.job import RENDEZVOUS, TEMPORARY, Failed, Finished, JobSpec, Stopped, encode_event, read_job
 from ratchet.trainer_worker.training.rank_launcher import RankLauncher, end_with, fork_ranks, wait_for_the_end
@@ -52,6 +53,8 @@ def main(directory: Path, on_finished: Callable[[JobSpec, Finished], None] | Non
         # After the job file was read: importing torch takes seconds, and fails where the extra is missing.
         if spec.search is not None:
             from ratchet.trainer_worker.training.prompts.prompt_run import train  # noqa: PLC0415
+        elif ALGORITHMS[spec.config.algorithm].makes_planner:
+            from ratchet.trainer_worker.training.planning.planner_run import train  # noqa: PLC0415
         else:
             from ratchet.trainer_worker.training.child_run import train  # noqa: PLC0415
 

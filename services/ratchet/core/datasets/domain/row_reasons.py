@@ -67,7 +67,7 @@ def _of_pairs(manifest: SnapshotManifest, chosen: DatasetFilter) -> Iterator[str
 
 
 def _of_executions(manifest: SnapshotManifest, _: DatasetFilter) -> Iterator[str]:
-    yield f"among the newest, at most {manifest.sample_size} workflows, whoever planned them and however they ended"
+    yield f"among the newest, at most {manifest.sample_size} workflows, by any planner and with any end"
 
 
 def _of_any(chosen: DatasetFilter) -> Iterator[str]:
