@@ -133,7 +133,7 @@ _WORDS: Mapping[str, tuple[str, str]] = {
     "workflows prepare": ("executions.jsonl --to rows.jsonl", "executions.jsonl --to rows.jsonl --json"),
     "workflows augment": ("rows.jsonl --to more.jsonl", "rows.jsonl --to more.jsonl --times 5 --seed 7"),
     "workflows train": ("--phase 1 --wait", "--algorithm selector_linucb --dry-run"),
-    "workflows evaluate": ("executions.jsonl", "executions.jsonl --json"),
+    "workflows evaluate": ("executions.jsonl", "--simulator planner.safetensors --n 1000 --json"),
     "rollout status": ("support", "--json"),
     "rollout start": ("support 4 --reason 'better on refunds'", "support latest --strategy blue_green --dry-run"),
     "rollout approve": ("support --reason 'read forty answers'", "support --dry-run"),

@@ -219,17 +219,41 @@ def _row(line: bytes, named: str) -> TrainingRow:
         raise Rejected(f"{named} is not a row of a training set: {error}") from error
 
 
-def evaluate(logs: Logs, as_json: AsJson = False) -> None:
-    """Compare planners by logged executions: success rate, cost, latency, cost of a success, and valid plans.
+def evaluate(
+    logs: Annotated[
+        Path | None, typer.Argument(help="What `ratchet workflows export` wrote.", metavar="LOGS", show_default=False)
+    ] = None,
+    simulator: Annotated[
+        Path | None, typer.Option("--simulator", metavar="PLANNER", help="Instead of a log: a planner's file to play.")
+    ] = None,
+    count: Annotated[int, typer.Option("--n", min=1, max=100_000, help="With --simulator: workflows of each.")] = 500,
+    seed: Annotated[int, typer.Option(help="With --simulator: draws its world.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Compare planners: success rate, cost, latency, cost of a success, and valid plans.
 
-    One row for each policy; plans that the language model made in the model's place are a row of their own.
+    Of a log there is one row for each policy; plans that the language model made in the model's place are a row of
+    their own. The simulator of eight workers shows a planner beside fixed, random and cheapest choices and the best
+    single worker on the same plans, and beside a language model's plans: it says nothing of your own workers.
     """
-    with _lines(logs) as lines:
-        executions = [
-            _execution(line, f"line {place} of {logs}") for place, line in enumerate(lines, 1) if line.strip()
-        ]
-    rows = measured(executions)
+    if (logs is None) == (simulator is None):
+        raise typer.BadParameter("name one of LOGS and --simulator")
+    rows = measured(_executions(logs)) if logs is not None else _simulated(simulator or Path(), count, seed)
     print_answer({"planners": rows}, as_json, lambda: draw_measures(rows))
+
+
+def _executions(logs: Path) -> list[WorkflowExecution]:
+    with _lines(logs) as lines:
+        return [_execution(line, f"line {place} of {logs}") for place, line in enumerate(lines, 1) if line.strip()]
+
+
+def _simulated(file: Path, count: int, seed: int) -> list[Measures]:
+    from ratchet.core.planning.baselines import compared  # noqa: PLC0415 - numpy takes a while
+    from ratchet.core.planning.files import load_planner  # noqa: PLC0415 - as above
+
+    with _lines(file) as opened:
+        planner = load_planner(opened.read())
+    return compared(planner, count, seed)
 
 
 def draw_measures(rows: Sequence[Measures]) -> None:

@@ -36,10 +36,11 @@ def measured(executions: Iterable[WorkflowExecution]) -> list[Measures]:
     for execution in executions:
         by_llm = execution.plan is not None and execution.plan.made_by == "llm"
         groups[f"{policy_of(execution)}{', llm' if by_llm else ''}"].append(execution)
-    return [_measures(policy, group) for policy, group in sorted(groups.items())]
+    return [measures_of(policy, group) for policy, group in sorted(groups.items())]
 
 
-def _measures(policy: str, group: Sequence[WorkflowExecution]) -> Measures:
+def measures_of(policy: str, group: Sequence[WorkflowExecution]) -> Measures:
+    """Those of executions that belong together; there is at least one."""
     succeeded, spent = sum(one.success for one in group), sum(one.cost_usd for one in group)
     return Measures(
         policy=policy,
