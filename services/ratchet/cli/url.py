@@ -12,7 +12,7 @@ from ratchet.cli.exit_codes import NoStack
 from ratchet.cli.options import HERE, AsJson, Directory
 from ratchet.cli.output import console, print_answer
 from ratchet.core.errors import NotFound
-from ratchet.local.local_stack.catalog import GATEWAY, ALL_SERVICES, health_port_name, port_name
+from ratchet.local.local_stack.catalog import ALL_SERVICES, GATEWAY, health_port_name, port_name
 
 app = typer.Typer()
 

@@ -104,7 +104,7 @@ class Runners:
     async def cancel(self, workflow_id: str) -> bool:
         """End a workflow, whichever process runs it; False where it is over."""
         mine = self._mine.get(workflow_id)
-        if mine is not None:
+        if mine is not None and not mine.task.done():
             mine.runner.cancel()
             return True
         return await self.parts.store.ask_to_cancel(workflow_id)
