@@ -14,7 +14,7 @@ from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 from ratchet.bus.testing import eventually
 from ratchet.core.service.health import Health, health_app
 from ratchet.core.service.http import HttpServer
-from ratchet.local.local_stack.catalog import SERVICES
+from ratchet.local.local_stack.catalog import SERVICES, WORKFLOWS
 
 EXAMPLE = "example"
 
@@ -22,7 +22,7 @@ EXAMPLE = "example"
 def import_all_metrics() -> None:
     """Register the metrics of the bus, of health checks and of every service."""
     shared = ("ratchet.core.service.health", "ratchet.bus.consumer", "ratchet.bus.projection")
-    for module in (*shared, *(f"{s.module}.metrics" for s in SERVICES)):
+    for module in (*shared, *(f"{s.module}.metrics" for s in (*SERVICES, WORKFLOWS))):
         importlib.import_module(module)
 
 

@@ -300,6 +300,60 @@ ROWS: Mapping[str, Sequence[Panel]] = {
             {"{{outcome}}": "sum by (outcome) (rate(ratchet_gateway_cache_lookups_total[$__rate_interval]))"},
         ),
     ),
+    "Workflows": (
+        Panel(
+            "Success rate",
+            "Share of workflows that succeeded as a whole, by the planner's role. Cancelled ones do not count.",
+            "percentunit",
+            {
+                "{{role}}": 'sum by (role) (rate(ratchet_workflows_total{status="succeeded"}[$__rate_interval]))'
+                ' / sum by (role) (rate(ratchet_workflows_total{status!="cancelled"}[$__rate_interval]))'
+            },
+            warn=0.9,
+            alarm=0.7,
+            limits=(0, 1),
+        ),
+        Panel(
+            "Average cost",
+            "US dollars of a workflow, planning included, by the planner's role.",
+            "currencyUSD",
+            {
+                "{{role}}": "sum by (role) (rate(ratchet_workflow_cost_usd_sum[$__rate_interval]))"
+                " / sum by (role) (rate(ratchet_workflow_cost_usd_count[$__rate_interval]))"
+            },
+        ),
+        Panel(
+            "Average latency",
+            "Seconds from the order to the last answer, by the planner's role.",
+            "s",
+            {
+                "{{role}}": "sum by (role) (rate(ratchet_workflow_seconds_sum[$__rate_interval]))"
+                " / sum by (role) (rate(ratchet_workflow_seconds_count[$__rate_interval]))"
+            },
+        ),
+        Panel(
+            "Valid plans",
+            "Share of plans that could be run as they came; the others were repaired once, or refused.",
+            "percentunit",
+            {
+                "{{role}}": 'sum by (role) (rate(ratchet_workflow_plans_total{outcome="valid"}[$__rate_interval]))'
+                " / sum by (role) (rate(ratchet_workflow_plans_total[$__rate_interval]))"
+            },
+            warn=0.98,
+            alarm=0.9,
+            limits=(0, 1),
+        ),
+        Panel(
+            "Sub-tasks that fail",
+            "Failed sub-tasks per second, by their type: which kind of worker to look at.",
+            "cps",
+            {
+                "{{task_type}}": "sum by (task_type)"
+                ' (rate(ratchet_workflow_sub_tasks_total{status="failed"}[$__rate_interval]))'
+            },
+        ),
+        Panel("Under way", "Workflows that run now.", "short", {"workflows": "sum(ratchet_workflows_active)"}),
+    ),
     "Deployment health": (
         Panel(
             "Traffic",
