@@ -22,7 +22,7 @@ from ratchet.core.errors import Rejected
 from ratchet.core.planning.base import Version0
 from ratchet.core.planning.learned import LearnedPlanner
 from ratchet.core.planning.network import NetworkSelector, PlanHead, shapes
-from ratchet.core.planning.selectors import SELECTORS, table_shapes
+from ratchet.core.planning.selectors import SELECTORS, table_shapes, wrong_table
 
 MOST_BYTES = 64 * 1024**2
 """A planner has a few hundred kilobytes."""
@@ -146,6 +146,9 @@ def _check(description: Description, tensors: Mapping[str, NDArray[Any]]) -> Non
             raise Rejected(f"{name} of the planner's file has the shape {tensors[name].shape}; it must be {shape}")
         if not np.isfinite(tensors[name]).all():
             raise Rejected(f"{name} of the planner's file has a number that is not finite")
+    wrong = wrong_table(tensors)
+    if wrong:
+        raise Rejected(f"{wrong} of the planner's file is no table of sums: it must be positive")
 
 
 def _expected(description: Description, with_head: bool) -> dict[str, tuple[int, ...]]:

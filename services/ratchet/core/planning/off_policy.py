@@ -6,8 +6,8 @@ own weight, because a product over the sub-tasks of a workflow is 0 or huge afte
 otherwise, or that reaches more by failing less, is judged by held-out tasks and the canary.
 
 Estimators: inverse propensity (IPS), self-normalised (SNIPS, Swaminathan 2015) and doubly robust (Dudik 2011), the last
-with an outcome model that is fitted on other workflows (cross-fitting, Chernozhukov 2018). Intervals are those of a
-mean over subjects (user, else session, else workflow), by linearisation.
+with an outcome model that is fitted on the workflows of other subjects (cross-fitting, Chernozhukov 2018). Intervals
+are those of a mean over subjects (user, else session, else workflow), by linearisation.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def read_log(rows: Sequence[WorkflowExecution], candidate: Planner) -> Log:
     taken: list[tuple[int, int, int, Decision]] = []
     for number, row in enumerate(rows):
         subject = subjects.setdefault(subject_of(row), len(subjects))
-        fold = crc32(row.workflow_id.encode()) % FOLDS
+        fold = crc32(subject_of(row).encode()) % FOLDS
         taken += [(number, subject, fold, decision) for decision in decisions(row)]
     width = max((len(decision.choice.workers) for *_, decision in taken), default=1)
     candidate_DW, stable_DW = np.zeros((len(taken), width)), np.zeros((len(taken), width))

@@ -85,6 +85,15 @@ def table_shapes(kind: str, types: int, workers: int) -> dict[str, tuple[int, ..
     return {"thompson.counts": (types, workers, 2), "thompson.expense": (types, workers)}
 
 
+def wrong_table(tables: Mapping[str, Table]) -> str | None:
+    """Name of a table, of the right shape, that no training can have made and no choice can be drawn from."""
+    if "linucb.precision" in tables:
+        precision = tables["linucb.precision"]
+        whole = np.allclose(precision, np.swapaxes(precision, -1, -2)) and np.linalg.eigvalsh(precision).min() > 0.5
+        return None if whole else "linucb.precision"
+    return next((name for name in tables if name.startswith("thompson.") and tables[name].min() < 0), None)
+
+
 def train_linucb(rows: Sequence[WorkflowExecution], task_types: tuple[str, ...] = TASK_TYPES) -> LinUcb:
     """From all decisions of the logs, whichever planner made them."""
     decisions = list(_decisions(rows, task_types))

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from zlib import crc32
 
 import numpy as np
@@ -167,18 +168,22 @@ SUBJECTS = (
     *("cheese exports", "the spring campaign", "heart rates", "parking fees", "bird counts", "rental prices", "tides"),
     *("hotel reviews", "vaccination", "the merger", "wind turbines", "library loans", "street lights", "coffee prices"),
 )
-OUTAGE_SHARE, OUTAGE_SPAN = 0.02, 25
+OUTAGE_SHARE, OUTAGE_SPAN = 0.02, 10
 """Of all spans of so many workflows, the share in which a worker is out: it fails at once and costs nothing."""
+OUT_MS = 50.0
+"""After which a worker that is out fails."""
 PRICE_SPAN, PRICE_CHANGE = 400, 0.15
 """Prices change every so many workflows, by this standard deviation of their logarithm."""
 NEEDS_MISSED = 0.5
 """What the success of a workflow is multiplied by for each kind of step that its plan lacks."""
+LOYALTY = 0.7
+"""Share of a user's tasks that are of the same benchmark."""
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What somebody asks for."""
+    """What a user asks for."""
 
     benchmark: Benchmark
     instruction: str
@@ -195,9 +200,11 @@ class World:
     counts: dict[str, tuple[int, int, float, float]] = field(default_factory=dict[str, tuple[int, int, float, float]])
     """Calls, successes, sum of costs, sum of latencies of each worker."""
 
-    def task(self, random: np.random.Generator, held_out: bool = False) -> Task:
-        """Any benchmark's."""
+    def task(self, random: np.random.Generator, held_out: bool = False, user: str | None = None) -> Task:
+        """Any benchmark's; a user mostly asks for the same one."""
         benchmark = BENCHMARKS[int(random.integers(len(BENCHMARKS)))]
+        if user is not None and random.random() < LOYALTY:
+            benchmark = BENCHMARKS[crc32(user.encode()) % len(BENCHMARKS)]
         templates = benchmark.held_out if held_out else benchmark.templates
         subject = SUBJECTS[int(random.integers(len(SUBJECTS)))]
         return Task(benchmark, templates[int(random.integers(len(templates)))].format(subject))
@@ -209,7 +216,7 @@ class World:
     def _today(self, hidden: Hidden) -> Worker:
         worker = hidden.worker
         calls, _, _, latency = self.counts.get(worker.name, (0, 0, 0.0, 0.0))
-        price = worker.cost_per_token * self._price(worker.name)
+        price = worker.cost_per_token * _price(self.seed, worker.name, self.number // PRICE_SPAN)
         return Worker(
             name=worker.name,
             model_type=worker.model_type,
@@ -219,15 +226,9 @@ class World:
             latency_ms=latency / calls if calls else worker.latency_ms,
         )
 
-    def _price(self, name: str) -> float:
-        steps = self.number // PRICE_SPAN
-        random = np.random.default_rng([self.seed, crc32(name.encode()), 1])
-        return math.exp(PRICE_CHANGE * float(random.standard_normal(steps).sum())) if steps else 1.0
-
     def out(self, name: str) -> bool:
         """Whether a worker is out just now."""
-        span = [self.seed, crc32(name.encode()), 2, self.number // OUTAGE_SPAN]
-        return bool(np.random.default_rng(span).random() < OUTAGE_SHARE)
+        return _is_out(self.seed, name, self.number // OUTAGE_SPAN)
 
     def measured(self, worker: Worker) -> WorkerMeasures | None:
         """What is known of a worker's calls."""
@@ -249,7 +250,9 @@ class World:
         return skill * (1.0 - 0.06 * task.complexity)
 
     def expected_reward(self, worker: Worker, task: SubTask) -> float:
-        """The true mean of `decision_reward`, of a worker that is not out: neither cost nor latency meets its bound."""
+        """The true mean of `decision_reward` just now: neither cost nor latency meets its bound."""
+        if self.out(worker.name):
+            return decision_reward(False, 0.0, OUT_MS)
         cost, latency = self.means(worker.name, task)
         base = next(hidden.worker for hidden in WORKERS if hidden.worker.name == worker.name)
         cost *= worker.cost_per_token / base.cost_per_token
@@ -333,13 +336,24 @@ class World:
 
     def _call(self, worker: Worker, part: SubTask, random: np.random.Generator) -> tuple[bool, float, float]:
         if self.out(worker.name):
-            return False, 0.0, 50.0
+            return False, 0.0, OUT_MS
         cost, latency = self.means(worker.name, part)
         base = next(hidden.worker for hidden in WORKERS if hidden.worker.name == worker.name)
         noise = np.exp(0.3 * random.standard_normal(2) - 0.045)  # with the mean 1
         success = bool(random.random() < self.success_of(worker.name, part))
         price = worker.cost_per_token / base.cost_per_token
         return success, cost * price * float(noise[0]), latency * float(noise[1])
+
+
+@cache
+def _price(seed: int, name: str, changes: int) -> float:
+    random = np.random.default_rng([seed, crc32(name.encode()), 1])
+    return math.exp(PRICE_CHANGE * float(random.standard_normal(changes).sum()))
+
+
+@cache
+def _is_out(seed: int, name: str, span: int) -> bool:
+    return bool(np.random.default_rng([seed, crc32(name.encode()), 2, span]).random() < OUTAGE_SHARE)
 
 
 class Teacher:
@@ -377,9 +391,8 @@ def play_many(
 ) -> list[WorkflowExecution]:
     """So many workflows, one after the other."""
     random = np.random.default_rng([world.seed, seed])
-    return [
-        world.play(
-            planner, world.task(random, held_out), random, users[int(random.integers(len(users)))] if users else None
-        )
-        for _ in range(count)
-    ]
+    rows: list[WorkflowExecution] = []
+    for _ in range(count):
+        user = users[int(random.integers(len(users)))] if users else None
+        rows.append(world.play(planner, world.task(random, held_out, user), random, user))
+    return rows

@@ -212,32 +212,36 @@ def targets_of(network: Network, episodes: Episodes, options: PolicyGradient, on
 
 def gae(episodes: Episodes, values_D: Tensor, options: PolicyGradient) -> Tensor:
     """[D]: advantages by generalised estimation, along each execution."""
-    advantages_D = torch.zeros_like(values_D)
+    steps = zip(episodes.rewards_D.tolist(), values_D.tolist(), episodes.last_D.tolist(), strict=True)
+    advantages: list[float] = []
     after, value_after = 0.0, 0.0
-    for place in reversed(range(len(values_D))):
-        if episodes.last_D[place]:
+    for reward, value, last in reversed(list(steps)):
+        if last:
             after, value_after = 0.0, 0.0
-        surprise = float(episodes.rewards_D[place]) + options.gamma * value_after - float(values_D[place])
-        after = surprise + options.gamma * options.gae_lambda * after
-        advantages_D[place], value_after = after, float(values_D[place])
-    return advantages_D
+        after = reward + options.gamma * value_after - value + options.gamma * options.gae_lambda * after
+        value_after = value
+        advantages.append(after)
+    return torch.tensor(advantages[::-1])
 
 
 def v_trace(episodes: Episodes, values_D: Tensor, ratios_D: Tensor, options: PolicyGradient) -> tuple[Tensor, Tensor]:
     """[D] advantages, without the weight of their own decision, which the loss has; and [D] targets of the values."""
-    advantages_D, targets_D = torch.zeros_like(values_D), torch.zeros_like(values_D)
+    steps = zip(
+        episodes.rewards_D.tolist(), values_D.tolist(), ratios_D.tolist(), episodes.last_D.tolist(), strict=True
+    )
+    advantages: list[float] = []
+    targets: list[float] = []
     target_after, value_after = 0.0, 0.0
-    for place in reversed(range(len(values_D))):
-        if episodes.last_D[place]:
+    for reward, value, ratio, last in reversed(list(steps)):
+        if last:
             target_after, value_after = 0.0, 0.0
-        value, ratio, reward = float(values_D[place]), float(ratios_D[place]), float(episodes.rewards_D[place])
         trace = options.gae_lambda * min(1.0, ratio)
         surprise = min(TRUNCATION, ratio) * (reward + options.gamma * value_after - value)
         target = value + surprise + options.gamma * trace * (target_after - value_after)
-        advantages_D[place] = reward + options.gamma * target_after - value
-        targets_D[place] = target
+        advantages.append(reward + options.gamma * target_after - value)
+        targets.append(target)
         target_after, value_after = target, value
-    return advantages_D, targets_D
+    return torch.tensor(advantages[::-1]), torch.tensor(targets[::-1])
 
 
 def fit_critic(network: Network, episodes: Episodes, options: PolicyGradient) -> None:

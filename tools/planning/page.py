@@ -1,0 +1,288 @@
+"""The page of the planning report: tables of what was measured, and which targets were met."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ratchet.core.planning.base import FLOOR
+from ratchet.core.planning.off_policy import Estimate, Judgement
+from ratchet.core.rules.intervals import mean_interval, wilson
+
+Floats = NDArray[Any]
+BEST, UNFLOORED = "best single worker (llm-large)", "best single worker, without the floor"
+LOGGED, ONLINE, FIRST = "phase 2, from logs", "phase 2, on-policy", "phase 1"
+BASELINES = ("random", "cheapest", "fixed (llm-medium)")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a planner's workflows were like, one number each."""
+
+    rewards: Floats
+    successes: Floats
+    costs: Floats
+    latencies: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Phase1:
+    """What supervised training learned."""
+
+    asked: int
+    """Held-out wordings."""
+    exact: int
+    """Of which plans had the same types and dependencies as the benchmark."""
+    confidence: float
+    metrics: Mapping[str, float]
+    without_penalty: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """One seed."""
+
+    seed: int
+    first: Phase1
+    second: Mapping[str, float]
+    measured: Mapping[str, Measured]
+    judged: Mapping[str, Judgement]
+
+
+@dataclass(frozen=True, slots=True)
+class CoverageResult:
+    """How often intervals held the truth."""
+
+    truth: float
+    decisions: int
+    runs: int
+    refused: int
+    hits: Mapping[str, int]
+    widths: Mapping[str, float]
+
+
+def page(seeds: Sequence[Seed], covered: CoverageResult, sizes: Mapping[str, int], seconds: float) -> str:
+    """All of it, as Markdown."""
+    parts = [
+        _introduction(seeds, sizes, seconds),
+        _targets(seeds, covered),
+        _phase_1(seeds),
+        _planners(seeds),
+        _judgements(seeds),
+        _coverage(covered),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _introduction(seeds: Sequence[Seed], sizes: Mapping[str, int], seconds: float) -> str:
+    return f"""# What planners of workflows learn
+
+Made by `python -m tools.planning.report`, in {seconds / 60:.0f} minutes on one core, all seeds together. The world is the
+[simulator](../services/ratchet/core/planning/simulator.py): eight workers of six model types, five benchmarks, noise,
+outages and price changes. Which worker does what how well is hidden from planners. No figure here is of a language model
+or of real work: the page shows that the algorithms learn what is there to be learnt, and what the floor costs.
+
+Each of {len(seeds)} seeds has a world, logs and trainings of its own. Phase 1 learns from {sizes["logged"]:,} executions
+whose plans are right and whose workers are drawn evenly; phase 2, LinUCB and Thompson sampling from {sizes["logged"]:,}
+that the planner of phase 1 made, or phase 2 on-policy from {sizes["on_policy"]:,}. Every planner then plays
+{sizes["played"]:,} workflows of wordings that no training has seen, in a world of another seed. Learning rates are 1e-3
+(phase 1, phase 2 from logs) and 2e-3 (on-policy): with the defaults, 1e-4 and 3e-5, so few train steps change little.
+
+All are measured **as they are served**: with the floor, which gives each capable worker {FLOOR:.0%} of the choices, so that
+logs can judge the next planner. Among five workers, 8 % of the choices are then not the selector's best. The reward is
+10 x success - .1 x cost - .01 x latency + .1 x successful sub-tasks, as the reward component `cost_latency` scales it.
+± is the half of a 95 % interval, over the workflows of all seeds."""
+
+
+def _targets(seeds: Sequence[Seed], covered: CoverageResult) -> str:
+    rows = [_first_target(seeds), *_gains(seeds), _saving(seeds), _covered_target(covered), _refused_target(seeds)]
+    lines = [f"| {name} | {figure} | {'met' if met else '**missed**'} |" for name, figure, met in rows]
+    return "\n".join(["## Targets", "", "| target | measured | |", "|---|---|---|", *lines])
+
+
+Target = tuple[str, str, bool]
+
+
+def _first_target(seeds: Sequence[Seed]) -> Target:
+    asked, exact = sum(seed.first.asked for seed in seeds), sum(seed.first.exact for seed in seeds)
+    low, high = wilson(exact, asked)
+    name = "phase 1 plans wordings that it has not seen better than the most frequent plan, 20 %"
+    return name, f"{exact} of {asked} plans exact, {low:.0%} to {high:.0%}", low > 0.2
+
+
+def _gains(seeds: Sequence[Seed]) -> list[Target]:
+    result: list[Target] = []
+    for mine in (LOGGED, ONLINE):
+        for other in (FIRST, *BASELINES, BEST):
+            mean, half = _difference(seeds, mine, other, "rewards")
+            result.append((f"{mine}: reward over {other}", f"{mean:+.2f} ± {half:.2f}", mean - half > 0))
+    return result
+
+
+def _saving(seeds: Sequence[Seed]) -> Target:
+    success, half = _difference(seeds, LOGGED, BEST, "successes")
+    cost = _pooled(seeds, LOGGED, "costs").mean() / _pooled(seeds, BEST, "costs").mean() - 1
+    name = "phase 2 from logs: success within 2 points of the best single worker, 15 % cheaper; both with the floor"
+    return (
+        name,
+        f"success {100 * success:+.1f} ± {100 * half:.1f} points, cost {cost:+.0%}",
+        success > -0.02 and cost < -0.15,
+    )
+
+
+def _covered_target(covered: CoverageResult) -> Target:
+    judged = covered.runs - covered.refused
+    low, high = wilson(covered.hits["doubly_robust"], judged)
+    share = covered.hits["doubly_robust"] / max(1, judged)
+    name = f"the doubly robust interval holds the truth in 93 % of {covered.runs:,} runs"
+    return name, f"{share:.1%} ({low:.1%} to {high:.1%})", share >= 0.93
+
+
+def _refused_target(seeds: Sequence[Seed]) -> Target:
+    worse = [seed.judged["trained on outcomes turned round"].difference for seed in seeds]
+    refused = sum(one is not None and one.high < 0 for one in worse)
+    return "a worse planner is refused by the log of stable", f"{refused} of {len(worse)}", refused == len(worse)
+
+
+def _phase_1(seeds: Sequence[Seed]) -> str:
+    names = ("type_accuracy", "stop_accuracy", "dependency_f1", "selection_accuracy", "acyclicity")
+    lines = [
+        f"| {seed.seed} | {kind} | "
+        + " | ".join(
+            f"{metrics[f'test_{name}']:.2g}" if name == "acyclicity" else f"{metrics[f'test_{name}']:.3f}"
+            for name in names
+        )
+        + f" | {metrics['epochs']:.0f} |"
+        for seed in seeds
+        for kind, metrics in (("lambda .3", seed.first.metrics), ("none", seed.first.without_penalty))
+    ]
+    exact = ", ".join(
+        f"{seed.first.exact} of {seed.first.asked} (confidence {seed.first.confidence:.2f})" for seed in seeds
+    )
+    return "\n".join(
+        [
+            "## Phase 1, and what the acyclicity penalty adds",
+            "",
+            "On the test part, executions of wordings that training has seen, which no epoch was chosen by. The penalty is",
+            "tr(exp(A o A)) - n of the unmasked adjacency, before decoding masks it to earlier sub-tasks.",
+            "",
+            "| seed | penalty | types | stop | dependencies, F1 | selection | acyclicity | epochs |",
+            "|---|---|---|---|---|---|---|---|",
+            *lines,
+            "",
+            f"Plans of {seeds[0].first.asked} held-out wordings that were exact, by seed: {exact}. "
+            "What the selection imitates is drawn evenly from capable workers, so that it cannot be right much more often than a"
+            " draw: phase 2 is what learns it.",
+            "",
+            _penalty_words(seeds),
+        ]
+    )
+
+
+def _penalty_words(seeds: Sequence[Seed]) -> str:
+    f1 = [seed.first.metrics["test_dependency_f1"] - seed.first.without_penalty["test_dependency_f1"] for seed in seeds]
+    shares = [
+        seed.first.metrics["test_acyclicity"] / max(1e-12, seed.first.without_penalty["test_acyclicity"])
+        for seed in seeds
+    ]
+    return (
+        f"The penalty changed the F1 of dependencies by {min(f1):+.3f} to {max(f1):+.3f}, and left "
+        f"{min(shares):.0%} to {max(shares):.0%} of the cycles' weight that a training without it leaves. Plans are DAGs either way:"
+        " decoding masks them, and the loss of dependencies, which is over every ordered pair, already pushes the pairs"
+        " that lead forward to 0."
+    )
+
+
+def _planners(seeds: Sequence[Seed]) -> str:
+    lines = [_line(seeds, name) for name in seeds[0].measured]
+    return "\n".join(
+        [
+            "## All planners",
+            "",
+            "| planner | reward | by seed | success | cost, $ | latency, s | cost per success, $ |",
+            "|---|---|---|---|---|---|---|",
+            *lines,
+        ]
+    )
+
+
+def _line(seeds: Sequence[Seed], name: str) -> str:
+    rewards, successes = _pooled(seeds, name, "rewards"), _pooled(seeds, name, "successes")
+    costs, latencies = _pooled(seeds, name, "costs"), _pooled(seeds, name, "latencies")
+    by_seed = ", ".join(f"{seed.measured[name].rewards.mean():.2f}" for seed in seeds)
+    per_success = costs.sum() / max(1.0, successes.sum())
+    return (
+        f"| {name} | {rewards.mean():.2f} ± {_half(rewards):.2f} | {by_seed} | {successes.mean():.1%} ± {_half(successes):.1%} | "
+        f"{costs.mean():.3f} | {latencies.mean() / 1000:.1f} | {per_success:.3f} |"
+    )
+
+
+def _judgements(seeds: Sequence[Seed]) -> str:
+    lines: list[str] = []
+    for seed in seeds:
+        for name, judged in seed.judged.items():
+            if judged.refusal is None:
+                robust, difference = _estimate(judged.doubly_robust), _estimate(judged.difference)
+                lines.append(
+                    f"| {seed.seed} | {name} | {judged.effective_sample_size:.0f} of {judged.decisions} | "
+                    f"{_estimate(judged.snips)} | {robust} | {difference} |"
+                )
+            else:
+                lines.append(
+                    f"| {seed.seed} | {name} | {judged.effective_sample_size:.0f} | not judged: {judged.refusal} | | |"
+                )
+    return "\n".join(
+        [
+            "## Judged by the log of stable",
+            "",
+            "Stable is the planner of phase 1, with 600 new executions. Values are rewards of a decision: of a sub-task by itself.",
+            "",
+            "| seed | candidate | effective sample size | SNIPS | doubly robust | less stable |",
+            "|---|---|---|---|---|---|",
+            *lines,
+        ]
+    )
+
+
+def _coverage(covered: CoverageResult) -> str:
+    judged = covered.runs - covered.refused
+    lines = [
+        f"| {name.replace('_', ' ')} | {hits / max(1, judged):.1%} | {covered.widths[name]:.3f} |"
+        for name, hits in covered.hits.items()
+    ]
+    return "\n".join(
+        [
+            "## How often an interval holds the truth",
+            "",
+            f"Phase 2 of seed 1 on the log of phase 1. The simulator's truth is {covered.truth:.3f}, over {covered.decisions:,} "
+            f"decisions; each of {covered.runs:,} runs draws 75 of 4,000 users with all their executions, about 300, and "
+            f"{covered.refused} runs refused to judge. Users mostly ask for the same benchmark, so that their executions belong together.",
+            "",
+            "| estimator | holds the truth | mean width |",
+            "|---|---|---|",
+            *lines,
+        ]
+    )
+
+
+def _estimate(estimate: Estimate | None) -> str:
+    return "" if estimate is None else f"{estimate.value:.2f} ({estimate.low:.2f} to {estimate.high:.2f})"
+
+
+def _pooled(seeds: Sequence[Seed], name: str, figure: str) -> Floats:
+    return np.concatenate([getattr(seed.measured[name], figure) for seed in seeds])
+
+
+def _half(values: Floats) -> float:
+    interval = mean_interval(float(values.mean()), float(values.var(ddof=1)), len(values))
+    return (interval[1] - interval[0]) / 2 if interval else float("nan")
+
+
+def _difference(seeds: Sequence[Seed], mine: str, other: str, figure: str) -> tuple[float, float]:
+    """Of independent workflows: the halves of both intervals add up as squares."""
+    ours, theirs = _pooled(seeds, mine, figure), _pooled(seeds, other, figure)
+    return float(ours.mean() - theirs.mean()), float(np.hypot(_half(ours), _half(theirs)))

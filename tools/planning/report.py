@@ -1,0 +1,245 @@
+"""The planning report: `python -m tools.planning.report` trains planners in the simulator and writes docs/planning.md.
+
+Three seeds, each with a world, logs and trainings of its own; minutes on one core. Every figure of the page is measured
+by this run, and a target that it missed is listed as missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ratchet.core.contract.workflows import Plan, WorkflowExecution
+from ratchet.core.planning import off_policy
+from ratchet.core.planning.base import Choice, Planner, with_floor
+from ratchet.core.planning.files import LINUCB, THOMPSON, load_planner
+from ratchet.core.planning.learned import LearnedPlanner
+from ratchet.core.planning.plans import check_plan
+from ratchet.core.planning.rewards import workflow_reward
+from ratchet.core.planning.simulator import BENCHMARKS, Teacher, World, play_many, true_plan
+from ratchet.trainer_worker.training.planning import bandits, policy_gradient, supervised
+from tools.planning.page import CoverageResult, Measured, Phase1, Seed, page
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "planning.md"
+SEEDS = (1, 2, 3)
+LOGGED, PLAYED = 1500, 1500
+"""Executions that each training has, and that each planner is measured by."""
+PHASE_1 = supervised.Supervised(learning_rate=1e-3, epochs=60, patience=9)
+PHASE_2 = policy_gradient.PolicyGradient(learning_rate=1e-3, rounds=20, batch_size=256)
+ON_POLICY = policy_gradient.PolicyGradient(learning_rate=2e-3, rounds=30, batch_size=256)
+ON_POLICY_PLAYED = 200
+"""In each round."""
+RUNS, POOL, USERS, USERS_OF_RUN = 1000, 16_000, 4000, 75
+
+
+@dataclass(frozen=True)
+class Served:
+    """The plans of one planner and the choices of another rule, with the floor, as the service has it for all."""
+
+    planner: Planner
+    rule: Callable[[Choice], Sequence[float]] | None = None
+    floor: bool = True
+    plans: dict[str, Plan] = field(default_factory=dict[str, Plan])
+    """Those of instructions so far."""
+
+    @property
+    def task_types(self) -> tuple[str, ...]:
+        return self.planner.task_types
+
+    def plan(self, instruction: str) -> Plan:
+        """Of an instruction that was planned before: the same plan."""
+        if instruction not in self.plans:
+            self.plans[instruction] = self.planner.plan(instruction)
+        return self.plans[instruction]
+
+    def propensities(self, choice: Choice) -> list[float]:
+        """By the rule, else by the planner."""
+        if self.rule is None:
+            return list(self.planner.propensities(choice))
+        chosen = list(self.rule(choice))
+        return with_floor(chosen) if self.floor else chosen
+
+
+def always(name: str) -> Callable[[Choice], Sequence[float]]:
+    """One worker; all of them equally where it is not capable."""
+
+    def rule(choice: Choice) -> Sequence[float]:
+        chosen = [float(worker.name == name) for worker in choice.workers]
+        return chosen if sum(chosen) else [1.0 / len(chosen)] * len(chosen)
+
+    return rule
+
+
+def at_random(choice: Choice) -> Sequence[float]:
+    """All equally."""
+    return [1.0 / len(choice.workers)] * len(choice.workers)
+
+
+def cheapest(choice: Choice) -> Sequence[float]:
+    """The lowest price."""
+    prices = [worker.cost_per_token for worker in choice.workers]
+    return [float(price == min(prices)) for price in prices]
+
+
+def measure(planner: Planner, seed: int, held_out: bool = True) -> list[WorkflowExecution]:
+    """Workflows of held-out instructions, in a world that no training has seen."""
+    return play_many(World(1000 + seed), planner, PLAYED, 77, held_out)
+
+
+def phase_1(log: Sequence[WorkflowExecution], seed: int) -> tuple[Phase1, bytes]:
+    """With the penalty and without; the planner is the one with it."""
+    trained = supervised.train(log, None, PHASE_1, seed, _quiet)
+    without = supervised.train(log, None, _without_penalty(), seed, _quiet)
+    planner = load_planner(trained.blob)
+    pairs = [
+        (benchmark, template.format("the harbour of Kiel"))
+        for benchmark in BENCHMARKS
+        for template in benchmark.held_out
+    ]
+    plans = [planner.plan(instruction) for _, instruction in pairs]
+    for plan in plans:
+        check_plan(plan)
+    exact = [
+        _shape(plan) == _shape(true_plan(benchmark, instruction))
+        for plan, (benchmark, instruction) in zip(plans, pairs, strict=True)
+    ]
+    confidence = float(np.mean([plan.confidence for plan in plans]))
+    return Phase1(len(pairs), sum(exact), confidence, trained.metrics, without.metrics), trained.blob
+
+
+def _without_penalty() -> supervised.Supervised:
+    return supervised.Supervised(
+        learning_rate=PHASE_1.learning_rate, epochs=PHASE_1.epochs, patience=PHASE_1.patience, acyclicity=0.0
+    )
+
+
+def _shape(plan: Plan) -> list[tuple[str, tuple[int, ...]]]:
+    return [(task.task_type, task.depends_on) for task in plan.sub_tasks]
+
+
+def run_seed(seed: int) -> tuple[Seed, LearnedPlanner, LearnedPlanner]:
+    """All trainings and measurements of a seed; also the planners of phases 1 and 2."""
+    first, blob = phase_1(play_many(World(seed), Teacher(), LOGGED, 1), seed)
+    begun = load_planner(blob)
+    world = World(100 + seed)
+    log = play_many(world, Served(begun), LOGGED, 2)
+    improved = policy_gradient.train(log, blob, PHASE_2, seed, _quiet)
+    rounds = iter(range(10, 1000))
+    online = policy_gradient.train_on_policy(
+        lambda planner: play_many(world, Served(planner), ON_POLICY_PLAYED, next(rounds)), blob, ON_POLICY, seed, _quiet
+    )
+    planner = load_planner(improved.blob)
+    served: Mapping[str, Planner] = {
+        "random": Served(begun, at_random),
+        "cheapest": Served(begun, cheapest),
+        "fixed (llm-medium)": Served(begun, always("llm-medium")),
+        "best single worker (llm-large)": Served(begun, always("llm-large")),
+        "best single worker, without the floor": Served(begun, always("llm-large"), floor=False),
+        "language model's plans, random workers": Teacher(),
+        "phase 1": Served(begun),
+        "phase 2, from logs": Served(planner),
+        "phase 2, on-policy": Served(load_planner(online.blob)),
+        "LinUCB": Served(load_planner(bandits.train(LINUCB, log, blob).blob)),
+        "Thompson sampling": Served(load_planner(bandits.train(THOMPSON, log, blob).blob)),
+    }
+    measured = {name: _measured(measure(one, seed)) for name, one in served.items()}
+    worse = load_planner(bandits.train(THOMPSON, [_flipped(row) for row in log], blob).blob)
+    fresh = play_many(World(200 + seed), Served(begun), 600, 5)
+    judged = {
+        "phase 2": off_policy.judge(fresh, planner),
+        "trained on outcomes turned round": off_policy.judge(fresh, worse),
+        "phase 2, on what it learned from": off_policy.judge(log, planner),
+    }
+    return Seed(seed, first, improved.metrics, measured, judged), begun, planner
+
+
+def _measured(rows: Sequence[WorkflowExecution]) -> Measured:
+    return Measured(
+        np.array([workflow_reward(row) for row in rows]),
+        np.array([row.success for row in rows], float),
+        np.array([row.cost_usd for row in rows]),
+        np.array([row.latency_ms for row in rows]),
+    )
+
+
+def _flipped(row: WorkflowExecution) -> WorkflowExecution:
+    turned = {"succeeded": "failed", "failed": "succeeded"}
+    runs = tuple(msgspec.structs.replace(run, status=turned.get(run.status, run.status)) for run in row.runs)
+    return msgspec.structs.replace(row, runs=runs)
+
+
+def coverage(stable: LearnedPlanner, candidate: LearnedPlanner) -> CoverageResult:
+    """How often intervals hold the simulator's truth, in runs that each draw users of a pool of logged executions."""
+    world, truths = World(999), list[float]()
+    served = Served(stable)
+
+    def recorded(choice: Choice) -> Sequence[float]:
+        chances = candidate.propensities(choice)
+        rewards = [world.expected_reward(worker, choice.sub_task) for worker in choice.workers]
+        truths.append(float(np.dot(chances, rewards)))
+        return served.propensities(choice)
+
+    users = [f"user-{number}" for number in range(USERS)]
+    rows = play_many(world, Served(stable, recorded, floor=False), POOL, 3, users=users)
+    log = off_policy.read_log(rows, candidate)
+    truth = float(np.mean(truths))
+    random = np.random.default_rng(4)
+    hits: dict[str, int] = {"ips": 0, "snips": 0, "doubly_robust": 0}
+    widths: dict[str, list[float]] = {name: [] for name in hits}
+    refused = 0
+    for _ in range(RUNS):
+        drawn = np.isin(log.subject_D, random.choice(log.subject_D.max() + 1, USERS_OF_RUN, replace=False))
+        judged = off_policy.judge_log(_part(log, drawn), len(np.unique(log.workflow_D[drawn])))
+        if judged.refusal:
+            refused += 1
+            continue
+        for name in hits:
+            estimate: off_policy.Estimate = getattr(judged, name)
+            hits[name] += estimate.low <= truth <= estimate.high
+            widths[name].append(estimate.high - estimate.low)
+    mean_widths = {name: float(np.mean(width)) for name, width in widths.items()}
+    return CoverageResult(truth, len(truths), RUNS, refused, hits, mean_widths)
+
+
+def _part(log: off_policy.Log, drawn: NDArray[np.bool_]) -> off_policy.Log:
+    return off_policy.Log(**{name: getattr(log, name)[drawn] for name in off_policy.Log.__slots__})
+
+
+def _quiet(step: int, total: int, figures: Mapping[str, float]) -> None:
+    """No report."""
+
+
+def main(arguments: list[str]) -> int:
+    """Measure everything and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--page", type=Path, default=PAGE)
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    begun = time.perf_counter()
+    seeds: list[Seed] = []
+    planners: list[tuple[LearnedPlanner, LearnedPlanner]] = []
+    for number in SEEDS:
+        seed, *pair = run_seed(number)
+        seeds.append(seed)
+        planners.append((pair[0], pair[1]))
+        sys.stderr.write(f"seed {number}: {time.perf_counter() - begun:.0f} s\n")
+    covered = coverage(*planners[0])
+    seconds = time.perf_counter() - begun
+    sizes = {"logged": LOGGED, "played": PLAYED, "on_policy": ON_POLICY_PLAYED * ON_POLICY.rounds}
+    options.page.write_text(page(seeds, covered, sizes, seconds))
+    sys.stderr.write(f"{options.page} after {seconds:.0f} s\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
