@@ -14,6 +14,7 @@ from ratchet.core.planning.off_policy import Estimate, Judgement
 from ratchet.core.rules.intervals import mean_interval, wilson
 
 Floats = NDArray[Any]
+NEWLINE = "\n"  # which no expression of an f-string may hold before Python 3.12
 BEST, UNFLOORED = "best single worker (llm-large)", "best single worker, without the floor"
 LOGGED, ONLINE, FIRST = "phase 2, from logs", "phase 2, on-policy", "phase 1"
 BASELINES = ("random", "cheapest", "fixed (llm-medium)")
@@ -79,23 +80,26 @@ def page(seeds: Sequence[Seed], covered: CoverageResult, sizes: Mapping[str, int
 
 
 def _introduction(seeds: Sequence[Seed], sizes: Mapping[str, int], seconds: float) -> str:
+    minutes = f"{seconds / 60:.0f} minutes"
+    logged, played, online = (f"{sizes[name]:,}" for name in ("logged", "played", "on_policy"))
     return f"""# What planners of workflows learn
 
-Made by `python -m tools.planning.report`, in {seconds / 60:.0f} minutes on one core, all seeds together. The world is the
+Made by `python -m tools.planning.report`, in {minutes} on one core, all seeds together. The world is the
 [simulator](../services/ratchet/core/planning/simulator.py): eight workers of six model types, five benchmarks, noise,
-outages and price changes. Which worker does what how well is hidden from planners. No figure here is of a language model
-or of real work: the page shows that the algorithms learn what is there to be learnt, and what the floor costs.
+outages and price changes. Which worker does what how well is hidden from planners. No figure here is of a language
+model or of real work: the page shows that the algorithms learn what is there to be learnt, and what the floor costs.
 
-Each of {len(seeds)} seeds has a world, logs and trainings of its own. Phase 1 learns from {sizes["logged"]:,} executions
-whose plans are right and whose workers are drawn evenly; phase 2, LinUCB and Thompson sampling from {sizes["logged"]:,}
-that the planner of phase 1 made, or phase 2 on-policy from {sizes["on_policy"]:,}. Every planner then plays
-{sizes["played"]:,} workflows of wordings that no training has seen, in a world of another seed. Learning rates are 1e-3
-(phase 1, phase 2 from logs) and 2e-3 (on-policy): with the defaults, 1e-4 and 3e-5, so few train steps change little.
+Each of {len(seeds)} seeds has a world, logs and trainings of its own. Phase 1 learns from {logged} executions whose
+plans are right and whose workers are drawn evenly; phase 2, LinUCB and Thompson sampling from {logged} that the planner
+of phase 1 made, or phase 2 on-policy from {online}. Every planner then plays {played} workflows of wordings that no
+training has seen, in a world of another seed. Learning rates are 1e-3 (phase 1, phase 2 from logs) and 2e-3
+(on-policy): with the defaults, 1e-4 and 3e-5, so few train steps would change little.
 
-All are measured **as they are served**: with the floor, which gives each capable worker {FLOOR:.0%} of the choices, so that
-logs can judge the next planner. Among five workers, 8 % of the choices are then not the selector's best. The reward is
-10 x success - .1 x cost - .01 x latency + .1 x successful sub-tasks, as the reward component `cost_latency` scales it.
-± is the half of a 95 % interval, over the workflows of all seeds."""
+All are measured **as they are served**: with the floor, which gives each capable worker {FLOOR:.0%} of the choices, so
+that logs can judge the next planner. Among five workers, 8 % of the choices are then not the selector's best. The
+reward is 10 x success - .1 x cost - .01 x latency + .1 x successful sub-tasks, in the units of the reward component
+`cost_latency`. ± is the half of a 95 % interval, over the workflows of all seeds. Selectors that are simpler than PPO
+stand beside it: where they are as good, they are what to serve."""
 
 
 def _targets(seeds: Sequence[Seed], covered: CoverageResult) -> str:
@@ -149,103 +153,87 @@ def _refused_target(seeds: Sequence[Seed]) -> Target:
 
 
 def _phase_1(seeds: Sequence[Seed]) -> str:
-    names = ("type_accuracy", "stop_accuracy", "dependency_f1", "selection_accuracy", "acyclicity")
     lines = [
-        f"| {seed.seed} | {kind} | "
-        + " | ".join(
-            f"{metrics[f'test_{name}']:.2g}" if name == "acyclicity" else f"{metrics[f'test_{name}']:.3f}"
-            for name in names
-        )
-        + f" | {metrics['epochs']:.0f} |"
+        _phase_1_line(seed.seed, kind, metrics)
         for seed in seeds
         for kind, metrics in (("lambda .3", seed.first.metrics), ("none", seed.first.without_penalty))
     ]
     exact = ", ".join(
         f"{seed.first.exact} of {seed.first.asked} (confidence {seed.first.confidence:.2f})" for seed in seeds
     )
-    return "\n".join(
-        [
-            "## Phase 1, and what the acyclicity penalty adds",
-            "",
-            "On the test part, executions of wordings that training has seen, which no epoch was chosen by. The penalty is",
-            "tr(exp(A o A)) - n of the unmasked adjacency, before decoding masks it to earlier sub-tasks.",
-            "",
-            "| seed | penalty | types | stop | dependencies, F1 | selection | acyclicity | epochs |",
-            "|---|---|---|---|---|---|---|---|",
-            *lines,
-            "",
-            f"Plans of {seeds[0].first.asked} held-out wordings that were exact, by seed: {exact}. "
-            "What the selection imitates is drawn evenly from capable workers, so that it cannot be right much more often than a"
-            " draw: phase 2 is what learns it.",
-            "",
-            _penalty_words(seeds),
-        ]
-    )
+    return f"""## Phase 1, and what the acyclicity penalty adds
+
+On the test part: executions of wordings that training has seen, by which no epoch was chosen. The penalty is
+tr(exp(A o A)) - n of the unmasked adjacency, before decoding masks it to earlier sub-tasks.
+
+| seed | penalty | types | stop | dependencies, F1 | selection | acyclicity | epochs |
+|---|---|---|---|---|---|---|---|
+{NEWLINE.join(lines)}
+
+Plans of {seeds[0].first.asked} held-out wordings that were exact, by seed: {exact}. The choices that selection imitates
+were drawn evenly from capable workers, so that it cannot be right much more often than a draw: phase 2 learns it.
+
+{_penalty_words(seeds)}"""
+
+
+def _phase_1_line(seed: int, kind: str, metrics: Mapping[str, float]) -> str:
+    shares = [
+        metrics[f"test_{name}"] for name in ("type_accuracy", "stop_accuracy", "dependency_f1", "selection_accuracy")
+    ]
+    figures = [*(f"{share:.3f}" for share in shares), f"{metrics['test_acyclicity']:.1e}", f"{metrics['epochs']:.0f}"]
+    return f"| {seed} | {kind} | {' | '.join(figures)} |"
 
 
 def _penalty_words(seeds: Sequence[Seed]) -> str:
-    f1 = [seed.first.metrics["test_dependency_f1"] - seed.first.without_penalty["test_dependency_f1"] for seed in seeds]
-    shares = [
-        seed.first.metrics["test_acyclicity"] / max(1e-12, seed.first.without_penalty["test_acyclicity"])
-        for seed in seeds
-    ]
-    return (
-        f"The penalty changed the F1 of dependencies by {min(f1):+.3f} to {max(f1):+.3f}, and left "
-        f"{min(shares):.0%} to {max(shares):.0%} of the cycles' weight that a training without it leaves. Plans are DAGs either way:"
-        " decoding masks them, and the loss of dependencies, which is over every ordered pair, already pushes the pairs"
-        " that lead forward to 0."
-    )
+    pairs = [(seed.first.metrics, seed.first.without_penalty) for seed in seeds]
+    f1 = [mine["test_dependency_f1"] - other["test_dependency_f1"] for mine, other in pairs]
+    with_it, without = (max(pair[index]["test_acyclicity"] for pair in pairs) for index in (0, 1))
+    return f"""The penalty changed the F1 of dependencies by {min(f1):+.3f} to {max(f1):+.3f}. What is left of cycles is
+{with_it:.0e} at most with it, and {without:.0e} without: where both are below 1e-6, the penalty adds nothing. Plans are
+DAGs either way: decoding masks them, and the loss of dependencies, which is over every ordered pair, already pushes
+pairs that lead forward to 0."""
 
 
 def _planners(seeds: Sequence[Seed]) -> str:
     lines = [_line(seeds, name) for name in seeds[0].measured]
-    return "\n".join(
-        [
-            "## All planners",
-            "",
-            "| planner | reward | by seed | success | cost, $ | latency, s | cost per success, $ |",
-            "|---|---|---|---|---|---|---|",
-            *lines,
-        ]
-    )
+    return f"""## All planners
+
+| planner | reward | by seed | success | cost, $ | latency, s | cost per success, $ |
+|---|---|---|---|---|---|---|
+{NEWLINE.join(lines)}"""
 
 
 def _line(seeds: Sequence[Seed], name: str) -> str:
     rewards, successes = _pooled(seeds, name, "rewards"), _pooled(seeds, name, "successes")
     costs, latencies = _pooled(seeds, name, "costs"), _pooled(seeds, name, "latencies")
-    by_seed = ", ".join(f"{seed.measured[name].rewards.mean():.2f}" for seed in seeds)
-    per_success = costs.sum() / max(1.0, successes.sum())
-    return (
-        f"| {name} | {rewards.mean():.2f} ± {_half(rewards):.2f} | {by_seed} | {successes.mean():.1%} ± {_half(successes):.1%} | "
-        f"{costs.mean():.3f} | {latencies.mean() / 1000:.1f} | {per_success:.3f} |"
-    )
+    figures = [
+        f"{rewards.mean():.2f} ± {_half(rewards):.2f}",
+        ", ".join(f"{seed.measured[name].rewards.mean():.2f}" for seed in seeds),
+        f"{successes.mean():.1%} ± {_half(successes):.1%}",
+        f"{costs.mean():.3f}",
+        f"{latencies.mean() / 1000:.1f}",
+        f"{costs.sum() / max(1.0, successes.sum()):.3f}",
+    ]
+    return f"| {name} | {' | '.join(figures)} |"
 
 
 def _judgements(seeds: Sequence[Seed]) -> str:
-    lines: list[str] = []
-    for seed in seeds:
-        for name, judged in seed.judged.items():
-            if judged.refusal is None:
-                robust, difference = _estimate(judged.doubly_robust), _estimate(judged.difference)
-                lines.append(
-                    f"| {seed.seed} | {name} | {judged.effective_sample_size:.0f} of {judged.decisions} | "
-                    f"{_estimate(judged.snips)} | {robust} | {difference} |"
-                )
-            else:
-                lines.append(
-                    f"| {seed.seed} | {name} | {judged.effective_sample_size:.0f} | not judged: {judged.refusal} | | |"
-                )
-    return "\n".join(
-        [
-            "## Judged by the log of stable",
-            "",
-            "Stable is the planner of phase 1, with 600 new executions. Values are rewards of a decision: of a sub-task by itself.",
-            "",
-            "| seed | candidate | effective sample size | SNIPS | doubly robust | less stable |",
-            "|---|---|---|---|---|---|",
-            *lines,
-        ]
-    )
+    lines = [_judged(seed.seed, name, judged) for seed in seeds for name, judged in seed.judged.items()]
+    return f"""## Judged by the log of stable
+
+Stable is the planner of phase 1, with 600 new executions. Values are rewards of a decision: of a sub-task by itself.
+
+| seed | candidate | effective sample size | SNIPS | doubly robust | less stable |
+|---|---|---|---|---|---|
+{NEWLINE.join(lines)}"""
+
+
+def _judged(seed: int, name: str, judged: Judgement) -> str:
+    if judged.refusal is not None:
+        return f"| {seed} | {name} | {judged.effective_sample_size:.0f} | not judged: {judged.refusal} | | |"
+    estimates = [_estimate(judged.snips), _estimate(judged.doubly_robust), _estimate(judged.difference)]
+    size = f"{judged.effective_sample_size:.0f} of {judged.decisions}"
+    return f"| {seed} | {name} | {size} | {' | '.join(estimates)} |"
 
 
 def _coverage(covered: CoverageResult) -> str:
@@ -254,19 +242,16 @@ def _coverage(covered: CoverageResult) -> str:
         f"| {name.replace('_', ' ')} | {hits / max(1, judged):.1%} | {covered.widths[name]:.3f} |"
         for name, hits in covered.hits.items()
     ]
-    return "\n".join(
-        [
-            "## How often an interval holds the truth",
-            "",
-            f"Phase 2 of seed 1 on the log of phase 1. The simulator's truth is {covered.truth:.3f}, over {covered.decisions:,} "
-            f"decisions; each of {covered.runs:,} runs draws 75 of 4,000 users with all their executions, about 300, and "
-            f"{covered.refused} runs refused to judge. Users mostly ask for the same benchmark, so that their executions belong together.",
-            "",
-            "| estimator | holds the truth | mean width |",
-            "|---|---|---|",
-            *lines,
-        ]
-    )
+    return f"""## How often an interval holds the truth
+
+Phase 2 of seed 1 on the log of phase 1. The simulator's truth is {covered.truth:.3f}, the mean over
+{covered.decisions:,} logged decisions. Each of {covered.runs:,} runs draws 75 of 4,000 users with all their executions,
+about 300; runs share a pool of 16,000 executions. {covered.refused} runs refused to judge. Users mostly ask for the
+same benchmark, so that their executions belong together.
+
+| estimator | holds the truth | mean width |
+|---|---|---|
+{NEWLINE.join(lines)}"""
 
 
 def _estimate(estimate: Estimate | None) -> str:
