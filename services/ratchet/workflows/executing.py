@@ -129,7 +129,7 @@ class Executor:
                 raise _Unable(f"the registry has no worker that can do {part.task_type}")
             workers = [each.corrected for each in known]
             choice = Choice(workflow.instruction, plan, index, workers, [each.measured for each in known])
-            options = options_of(workers, self._planner.propensities(choice))
+            options = options_of(choice, self._planner.propensities(choice))
             name = drawn(workflow.workflow_id, index, options).worker
         worker = next((each.worker for each in known if each.worker.name == name), None)
         if worker is None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from ratchet.core.contract.workflows import Worker, WorkerMeasures, WorkerOption
+from ratchet.core.planning.base import Choice
 
 MOST_WEIGHT = 100
 """A worker's means follow about so many of its newest calls."""
@@ -36,8 +37,8 @@ def capable(known: Sequence[Known], task_type: str) -> list[Known]:
     return sorted(able, key=lambda each: each.worker.name)
 
 
-def options_of(workers: Sequence[Worker], propensities: Sequence[float]) -> tuple[WorkerOption, ...]:
-    """What a choice is logged as."""
+def options_of(choice: Choice, propensities: Sequence[float]) -> tuple[WorkerOption, ...]:
+    """What a choice is logged as: all that the planner chose by, so that the log can be asked again."""
     return tuple(
         WorkerOption(
             worker=worker.name,
@@ -45,8 +46,9 @@ def options_of(workers: Sequence[Worker], propensities: Sequence[float]) -> tupl
             model_type=worker.model_type,
             cost_per_token=worker.cost_per_token,
             latency_ms=worker.latency_ms,
+            success=measured.success if measured else None,
         )
-        for worker, propensity in zip(workers, propensities, strict=True)
+        for worker, measured, propensity in zip(choice.workers, choice.measured, propensities, strict=True)
     )
 
 
