@@ -26,6 +26,7 @@ from ratchet.core.contract.http import (
     rollouts,
     statistics,
     status,
+    workflows,
 )
 from ratchet.core.contract.http.answers import Answer
 from tests.support.contract_files import ROOT
@@ -37,7 +38,7 @@ DOCUMENTS = {str(service): document(service) for service in Interface}
 EXAMPLES = sorted((HTTP / "examples").glob("*/*.json"))
 KINDS = {
     name: kind
-    for module in (answers, console, erasures, gateway, jobs, keys, models, rollouts, statistics, status)
+    for module in (answers, console, erasures, gateway, jobs, keys, models, rollouts, statistics, status, workflows)
     for name, kind in vars(module).items()
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 }
@@ -81,7 +82,7 @@ def test_every_body_and_every_error_has_a_schema_of_its_own(service: str) -> Non
     assert [place for place, schema in listed if "$ref" not in schema] == []
 
 
-@pytest.mark.parametrize("service", ["console", "coordinator", "deployer", "gateway"])
+@pytest.mark.parametrize("service", ["console", "coordinator", "deployer", "gateway", "workflows"])
 def test_every_body_has_an_example_beside_the_document_that_describes_it(service: str) -> None:
     references = {schema["$ref"] for _, schema in bodies(service)}
     named = {reference.rsplit("/", 1)[1] for reference in references if reference.startswith("#/")}
@@ -102,7 +103,7 @@ def test_an_example_keeps_its_schema_and_survives_its_type(path: Path) -> None:
         assert json.loads(msgspec.json.encode(read)) == example
 
 
-ADDED = {"FeedbackTaken": {"note"}, "AnsweredModel": {"answered_by", "prices"}}
+ADDED = {"FeedbackTaken": {"note"}, "AnsweredModel": {"answered_by", "prices"}, "FetchedBundle": {"weight"}}
 """Members of answers that a gateway of an earlier release does not send."""
 
 

@@ -47,8 +47,8 @@ BEGUN: Mapping[int, str] = {
 WRONG: Mapping[int, str] = {400: "The body is not what this document says."}
 UNKNOWN: Mapping[int, str] = {404: "There is no such workflow of the last day, or it is not the key's to see."}
 UNKNOWN_WORKER: Mapping[int, str] = {404: "There is no such worker."}
-LARGEST_INPUTS = 1_000_000
-"""Bytes of all inputs: a request, and a value of a bucket, may have 1 MiB."""
+LARGEST_INPUTS, LARGEST_BODY = 1_000_000, 2 * 1024 * 1024
+"""Bytes of all inputs, and of the order with them: JSON may spell a character in two."""
 LISTED = 200
 POLL_S, HEARTBEAT_S = 0.5, 15.0
 """Of streams of events: a change shows within half a second, whichever process runs the workflow."""
@@ -277,7 +277,9 @@ def _is_id(text: str) -> bool:
 
 def http_app(workflows: WorkflowRoutes, workers: WorkerRoutes) -> ControlApi:
     """The application with all routes."""
-    api = ControlApi("Ratchet workflows", "Workflows and their workers. Every error is an ErrorOut.", ERRORS)
+    api = ControlApi(
+        "Ratchet workflows", "Workflows and their workers. Every error is an ErrorOut.", ERRORS, None, LARGEST_BODY
+    )
     workflows.add_to(api)
     workers.add_to(api)
     return api

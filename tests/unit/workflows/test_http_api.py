@@ -18,7 +18,7 @@ from tests.support.workflow_world import WorkflowWorld, llm
 
 AGENT = Caller("key_a", "agent", frozenset({"infer:planner"}))
 VIEWER = Caller("key_v", "viewer", frozenset({"view"}))
-STRANGER = Caller("key_s", "stranger", frozenset({"infer:other", "view:other"}))
+OTHER = Caller("key_s", "other", frozenset({"infer:other", "view:other"}))
 OPERATOR = Caller("key_o", "operator", frozenset({"operate"}))
 
 
@@ -89,7 +89,7 @@ async def test_keys_see_the_workflows_of_their_roles_alone() -> None:
         assert (await client.get(f"/v1/workflows/{begun}")).status_code == 200
         assert (await client.post("/v1/workflows", json={"instruction": "x", "role": "other"})).status_code == 403
         assert (await client.post("/v1/workers", content=msgspec.json.encode(llm()))).status_code == 403
-    async with served(world, STRANGER) as client:
+    async with served(world, OTHER) as client:
         assert (await client.get(f"/v1/workflows/{begun}")).status_code == 404
         assert (await client.post(f"/v1/workflows/{begun}/cancel")).status_code == 404
         assert (await client.get(f"/v1/workflows/{begun}/events")).status_code == 404

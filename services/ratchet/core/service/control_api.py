@@ -86,12 +86,15 @@ class Body:
 class _Arguments:
     """What a handler takes from a request, and the document's words for it."""
 
-    def __init__(self, path: str, handler: Handler, bodies: Mapping[type[msgspec.Struct], Body]) -> None:
+    def __init__(
+        self, path: str, handler: Handler, bodies: Mapping[type[msgspec.Struct], Body], body_bytes: int
+    ) -> None:
         self._caller = self._query = self._body = ""
         """Names of the parameters that take who asks, the whole query, and the body."""
         self.roles = ""
         """Name of the one that takes the roles that the scope is held for."""
         self.body: type[msgspec.Struct] | None = None
+        self._body_bytes = body_bytes
         self._in_path = set(re.findall(r"{(\w+)}", path))
         values: dict[str, Any] = {}
         model: type[BaseModel] | None = None
@@ -121,7 +124,7 @@ class _Arguments:
         named = (query | request.path_params).get("role") if self.names_role else None
         if scope is not None and named:
             caller.require(scope, named)
-        body = self._read(await _body_of(request)) if self.body is not None else None
+        body = self._read(await _body_of(request, self._body_bytes)) if self.body is not None else None
         about = getattr(body, "role", None)
         if scope is not None and about is not None:
             caller.require(scope, about)
@@ -225,12 +228,15 @@ class ControlApi:
         description: str,
         errors: Mapping[int, str],
         bodies: Mapping[type[msgspec.Struct], Body] | None = None,
+        body_bytes: int = RECORD_BYTES,
     ) -> None:
-        """`errors`: those that every route may answer, by status. `bodies`: the structs that have a `Body`."""
+        """`errors`: those that every route may answer, by status. `bodies`: the structs that have a `Body`;
+        `body_bytes`: the most of any body."""
         self.operations: list[Operation] = []
         self._title, self._description = title, description
         self._errors = errors
         self._bodies = bodies or {}
+        self._body_bytes = body_bytes
         self._kinds: dict[type[msgspec.Struct], None] = {ErrorOut: None}
         self.audit: AuditLog | None = None
         """Takes the acts; set where the service is put together."""
@@ -344,7 +350,7 @@ class ControlApi:
         reads: bool = False,
         urgent: bool = False,
     ) -> None:
-        arguments = _Arguments(path, handler, self._bodies)
+        arguments = _Arguments(path, handler, self._bodies, self._body_bytes)
         if arguments.body is not None and arguments.body not in self._bodies:
             self._kinds[arguments.body] = None
         refused = {**self._errors, **REFUSED, **(CHANGING if verb == "POST" else {}), **errors}
@@ -411,15 +417,15 @@ class _Events(StreamingResponse):
                 yield event
 
 
-async def _body_of(request: Request) -> bytes:
+async def _body_of(request: Request, most: int) -> bytes:
     """The whole body. Raises `HttpError` for one that is too large, once it has been read and dropped."""
     parts, size = list[bytes](), 0
     async for part in request.stream():
         size += len(part)
-        if size <= RECORD_BYTES:
+        if size <= most:
             parts.append(part)
-    if size > RECORD_BYTES:
-        raise body_too_large(RECORD_BYTES)
+    if size > most:
+        raise body_too_large(most)
     return b"".join(parts)
 
 
