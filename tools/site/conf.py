@@ -61,6 +61,7 @@ PARTS = {
     "Policies": (
         "docs/guides/bring-your-logs",
         "docs/guides/ml-engineer",
+        "docs/guides/workflows",
         "docs/guides/vllm",
         "docs/learning",
         "docs/training-speed",
