@@ -21,6 +21,7 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 
 import msgspec
@@ -43,6 +44,7 @@ from ratchet.canary_deployer.gates.base import (
     Gate,
     GateTools,
     Heldout,
+    PlannerTools,
     ReplayTools,
     ShadowTools,
 )
@@ -115,6 +117,8 @@ SUITE_TEMPERATURE, SUITE_SAMPLES = 1.0, 2
 """How answers to suites are drawn: an answer that harms in one of ten draws is no less harmful."""
 HELD_OUT_S = 30.0
 """Between looks at the files of held-out tasks, which people change while the deployer runs."""
+LOGGED = timedelta(days=30)
+"""How far back executions judge a planner: workers change."""
 
 
 @asynccontextmanager
@@ -165,6 +169,9 @@ async def build(settings: Settings, unload_after_s: float = unloading.AFTER_S) -
                 suite_players=_suites(settings, heldout),
                 regression=_heldout(settings, bus, heldout, settings.regression_files),
                 bundles=of_bundles,
+                planners=PlannerTools(
+                    bundles.bundle_of, bundles.planner_of, lambda policy: history.executions(policy, clock() - LOGGED)
+                ),
             )
             gates = build_gates(settings.further_gates, tools)
             yield assembled(settings, bus, clock, history, engines, gates, unload_after_s=unload_after_s)

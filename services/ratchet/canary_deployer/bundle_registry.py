@@ -100,10 +100,14 @@ class BundleRegistry:
             route = await self.policies.route(policy.role)
             if stable is None or route is None or route.stable is None or not route.stable.bundle:
                 return policy
+            if stable.planner is not None:
+                return registry.refused(policy, f"{policy.role} is a role of planners: weights plan no workflows")
             bundle = registry.with_weights(stable, policy)
         else:
             try:
-                bundle = await self._checked(policy.role, manifest.bundle or NO_BUNDLE, None)  # it says who answers
+                made = manifest.bundle or NO_BUNDLE
+                registry.require_same_purpose(made, stable)
+                bundle = await self._checked(policy.role, made, None)  # it says who answers
             except Rejected as error:
                 return registry.refused(policy, str(error))
             if stable is None:
@@ -127,7 +131,10 @@ class BundleRegistry:
         try:
             check_bundle(asked)
             registry.require_no_secret(asked)
+            registry.require_same_purpose(asked, stable)
             bundle = registry.completed(asked, stable)
+            if bundle.planner is not None:
+                await self.bundles.planner_of(bundle.planner)
             model = bundle.model
             if model is not None and model.digest is not None:
                 if parse_model(model.name).role != role:

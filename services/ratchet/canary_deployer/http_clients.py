@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,8 +18,10 @@ from ratchet.canary_deployer.gates.base import Blocked, Complete, LoggedPrompt, 
 from ratchet.canary_deployer.settings import ShadowPlan
 from ratchet.core.contract.bundle import Bundle
 from ratchet.core.contract.http.models import OutcomeTimesOut, TrajectoryCostsOut
+from ratchet.core.contract.http.workflows import ExecutionsOut
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.contract.turn import Sampling
+from ratchet.core.contract.workflows import WorkflowExecution
 from ratchet.core.errors import NotFound, RatchetError, Rejected, Unavailable
 from ratchet.core.evaluation.http_player import model_named
 from ratchet.core.judging.spending import DailyLedger
@@ -36,6 +40,8 @@ LONGEST_PAID = 4096
 """Tokens that a call reserves money for, where its request sets no limit."""
 BLOCKED = "content_filter"
 """Code of a call that the role's filters, or a provider's, block."""
+EXECUTIONS, EXECUTIONS_PAGE = 5_000, 500
+"""Executions that a planner is judged by, and those of one request for them."""
 PROMPTS_S = 60.0
 """How long a shadow replay waits for its prompts."""
 
@@ -173,6 +179,19 @@ class HttpCoordinator:
         path, query = "/v1/replay/requests", {"role": role, "limit": limit}
         answer = await self._configured().ask("GET", path, _Requests, query=query, timeout_s=PROMPTS_S)
         return LoggedPrompts(prompts=answer.requests, left_out=answer.left_out)
+
+    async def executions(self, policy: PolicyVersion, since: datetime) -> list[WorkflowExecution]:
+        """The newest workflows that a policy planned, of those since an instant. Raises as `outcome_times` does."""
+        kept: deque[WorkflowExecution] = deque(maxlen=EXECUTIONS)
+        after: str | None = f"{since.isoformat()}/"
+        while after is not None:
+            query = {"role": policy.role, "version": policy.version, "after": after, "limit": EXECUTIONS_PAGE}
+            page = await self._configured().ask(
+                "GET", "/v1/workflows/executions", ExecutionsOut, query=query, timeout_s=PROMPTS_S
+            )
+            kept += await asyncio.to_thread(msgspec.convert, page.executions, list[WorkflowExecution])
+            after = page.next
+        return [*kept]
 
     def _configured(self) -> AsyncApiClient:
         if self._client is None:

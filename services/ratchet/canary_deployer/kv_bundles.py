@@ -13,7 +13,10 @@ from ratchet.bus.kv import Bucket
 from ratchet.core.contract.bundle import NO_BUNDLE, Bundle, BundleModel
 from ratchet.core.contract.policy_manifest import BUNDLE, PolicyManifest
 from ratchet.core.contract.state import PolicyVersion
+from ratchet.core.contract.workflows import PlannerRef
 from ratchet.core.errors import Rejected
+from ratchet.core.planning.files import load_planner
+from ratchet.core.planning.learned import LearnedPlanner
 from ratchet.core.stores.policies import BlobStore, Policy, find_policy, publish_policy, read_policy
 
 log = structlog.get_logger()
@@ -72,6 +75,11 @@ class KvBundles:
         if stored.digest != digest:
             raise Rejected(f"the bundle's model {name} has another digest: {stored.digest}")
         return stored
+
+    async def planner_of(self, ref: PlannerRef) -> LearnedPlanner:
+        """The planner of a bundle, verified by its digest."""
+        blob = await asyncio.to_thread(self._objects.get, ref.uri, ref.sha256)
+        return await asyncio.to_thread(load_planner, blob)
 
     async def digests(self) -> set[str]:
         """Of the policies whose bundles gateways can read. Raises `Unavailable`."""

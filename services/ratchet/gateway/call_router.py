@@ -156,9 +156,8 @@ class CallRouter:
         if policy.version != AS_SENT and not policy.bundle:
             return Choice(self.engine_of(role), assignment, policy, asked)
         bundle = self.routes.bundles.find(policy.digest) if policy.bundle else None
-        if policy.bundle and bundle is None:
-            unread = NotServed(503, f"the gateway has not read the bundle of {policy.name}", code="engine_unavailable")
-            return Choice(NoEngine(unread), assignment, policy, asked)
+        if policy.bundle and (bundle is None or bundle.bundle.planner is not None):
+            return Choice(NoEngine(_unanswered(policy, bundle)), assignment, policy, asked, bundle)
         model = bundle.bundle.model if bundle is not None else None
         if model is not None and model.digest is not None:
             known = ServedPolicy(version=policy.version, name=model.name, digest=model.digest)
@@ -194,6 +193,14 @@ class CallRouter:
         for upstream, model in self.upstreams_for(role, asked):
             return Choice(upstream, stable_by(model), model, asked)
         raise unserved(asked, role)
+
+
+def _unanswered(policy: ServedPolicy, bundle: Applier | None) -> EngineFailed:
+    """Why no call is answered by a bundle that was not read, or plans workflows."""
+    if bundle is None:
+        return NotServed(503, f"the gateway has not read the bundle of {policy.name}", code="engine_unavailable")
+    why = f"{policy.name} plans workflows and answers no calls: POST /v1/workflows of the workflow service runs one"
+    return PolicyUnfit(400, why, code="policy_unfit")
 
 
 def _names_model(role: str, asked: str) -> bool:

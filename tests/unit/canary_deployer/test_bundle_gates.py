@@ -218,8 +218,10 @@ def test_gates_stand_in_a_table_by_kind() -> None:
     weights = ["probe", "warmup", "takes_tools", *compared, "own_gate"]
     assert gating.gates_for("adapter", names, first=False) == weights
     assert gating.gates_for("model", names, first=False) == weights
-    assert gating.gates_for("bundle", names, first=False) == ["render", *weights]
-    assert gating.gates_for("bundle", names, first=True) == ["render", "probe", "warmup", "takes_tools", "safety_suite"]
+    own = ["probe", "warmup", "takes_tools", "heldout_tasks", "safety_suite", "shadow_traffic", "off_policy"]
+    assert gating.gates_for("bundle", names, first=False) == ["render", *own, "approval", "shadow_replay", "own_gate"]
+    first = ["render", "probe", "warmup", "takes_tools", "safety_suite", "off_policy"]
+    assert gating.gates_for("bundle", names, first=True) == first
 
 
 def test_render_can_be_waived_and_warmup_cannot() -> None:

@@ -23,11 +23,15 @@ from ratchet.core.contract.http.rollouts import BundleOut
 from ratchet.core.contract.policy_manifest import ArtifactFile, PolicyManifest
 from ratchet.core.contract.state import BUNDLES, JOBS, POLICIES, Job, PolicyVersion, ServedPolicy
 from ratchet.core.contract.training import Artifacts
+from ratchet.core.contract.workflows import PlannerRef
 from ratchet.core.errors import BadRequest, NotFound
+from ratchet.core.planning.files import LINUCB, Description, PlannerFile, save_planner
+from ratchet.core.planning.selectors import train_linucb
 from ratchet.core.rules.arms import served
 from ratchet.core.stores.policies import Policy, find_policy, publish_policy
 from tests.support.blobs import MemoryBlobs
 from tests.support.canary_world import ROLE, CanaryWorld, bundle_registry, policy
+from tests.support.executions import execution
 
 POLITE = Bundle(instructions=Instructions(text="Be polite."))
 SMALL = BundleModel(name="small", upstream="openai")
@@ -390,3 +394,61 @@ async def test_a_route_goes_back_to_version_0() -> None:
     assert (back.state, back.candidate.version, route.stable) == ("reverted", 0, back.candidate)
     assert not back.candidate.bundle
     assert [await scene.world.stage_of(version) for version in (0, 1)] == ["stable", "rolled_back"]
+
+
+def planner(scene: RegistryWorld, blob: bytes | None = None) -> Bundle:
+    trained = train_linucb([execution(number) for number in range(4)])
+    description = Description(selector=LINUCB, workers=trained.workers)
+    stored = scene.blobs.put(blob or save_planner(PlannerFile(description, dict(trained.tables))), "blobs")
+    return Bundle(planner=PlannerRef(uri=stored.uri, sha256=stored.sha256))
+
+
+async def test_planner_is_a_candidate_beside_version_0() -> None:
+    scene = RegistryWorld()
+    bundle = planner(scene)
+    made = await scene.register(bundle)
+    assert (made.bundle, made.policy.version, made.policy.kind, made.policy.base_model) == (bundle, 1, "bundle", "")
+    await scene.serve(1)
+    assert (await scene.register(planner(scene))).new is False
+
+
+async def test_planner_that_a_training_made_becomes_a_version() -> None:
+    scene = RegistryWorld()
+    bundle = planner(scene)
+    manifest = PolicyManifest(
+        kind="bundle", base_model="", files=[], role=ROLE, created_at=START, bundle=bundle, algorithm="planner_ppo"
+    )
+    policy = await scene.train(publish_policy(scene.blobs, manifest))
+    assert (policy.stage, policy.version, policy.algorithm) == ("registered", 1, "planner_ppo")
+    assert find_policy_manifest(scene, policy).bundle == bundle
+
+
+async def test_planner_whose_file_is_damaged_or_gone_is_refused() -> None:
+    scene = RegistryWorld()
+    with pytest.raises(BadRequest, match="truncated or not a safetensors file"):
+        await scene.register(planner(scene, b"{}"))
+    gone = Bundle(planner=PlannerRef(uri=f"s3://test/blobs/{'0' * 64}", sha256="0" * 64))
+    with pytest.raises(BadRequest, match="no such object"):
+        await scene.register(gone)
+
+
+async def test_planners_and_what_answers_calls_share_no_role() -> None:
+    scene = RegistryWorld()
+    await scene.register(POLITE)
+    await scene.serve(1)
+    with pytest.raises(BadRequest, match="give planners a role of their own"):
+        await scene.register(planner(scene))
+    other = RegistryWorld()
+    await other.register(planner(other))
+    await other.serve(1)
+    with pytest.raises(BadRequest, match="a planner serves the role"):
+        await other.register(POLITE)
+    refused = await other.train(other.weights(1))
+    assert (refused.stage, refused.reason) == ("refused", f"{ROLE} is a role of planners: weights plan no workflows")
+
+
+async def test_planner_has_no_other_part() -> None:
+    scene = RegistryWorld()
+    both = msgspec.structs.replace(planner(scene), instructions=POLITE.instructions)
+    with pytest.raises(BadRequest, match="it has no other part"):
+        await scene.register(both)

@@ -152,6 +152,7 @@ async def test_event_names_every_check_and_claims_no_safety_suite_that_never_ran
         "shadow_replay": "not_run",
         "safety_suite": "not_run",
         "shadow_traffic": "not_run",
+        "off_policy": "not_run",
     }
     assert (results.benchmark_passed, results.safety_checks_passed) == (True, False)
 

@@ -35,7 +35,7 @@ from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.core.contract.policy_manifest import ADAPTER, BUNDLE, MODEL
 from ratchet.core.contract.state import PolicyVersion
 
-RENDER, PROBE, WARMUP, TAKES_TOOLS, HELDOUT, SAFETY_SUITE, SHADOW_TRAFFIC, APPROVAL, REPLAY = (
+RENDER, PROBE, WARMUP, TAKES_TOOLS, HELDOUT, SAFETY_SUITE, SHADOW_TRAFFIC, OFF_POLICY, APPROVAL, REPLAY = (
     "render",
     "probe",
     "warmup",
@@ -43,11 +43,12 @@ RENDER, PROBE, WARMUP, TAKES_TOOLS, HELDOUT, SAFETY_SUITE, SHADOW_TRAFFIC, APPRO
     "heldout_tasks",
     "safety_suite",
     "shadow_traffic",
+    "off_policy",
     "approval",
     "shadow_replay",
 )
 """Names of the gates that ship."""
-CHECKS = (RENDER, PROBE, WARMUP, TAKES_TOOLS, HELDOUT, SAFETY_SUITE, SHADOW_TRAFFIC, APPROVAL, REPLAY)
+CHECKS = (RENDER, PROBE, WARMUP, TAKES_TOOLS, HELDOUT, SAFETY_SUITE, SHADOW_TRAFFIC, OFF_POLICY, APPROVAL, REPLAY)
 """The checks that every event names, whether they ran or not."""
 
 
@@ -67,7 +68,7 @@ _WEIGHTS = KindGates(alone=(PROBE, WARMUP, TAKES_TOOLS, SAFETY_SUITE))
 GATES_OF: Mapping[str, KindGates] = {
     ADAPTER: _WEIGHTS,
     MODEL: _WEIGHTS,
-    BUNDLE: KindGates(alone=(RENDER, PROBE, WARMUP, TAKES_TOOLS, SAFETY_SUITE)),
+    BUNDLE: KindGates(alone=(RENDER, PROBE, WARMUP, TAKES_TOOLS, SAFETY_SUITE, OFF_POLICY)),
 }
 """By kind of policy. A new kind is a line here."""
 
@@ -215,7 +216,8 @@ def replay_result(rollout: Rollout) -> GateResult | None:
 
 
 def _was_compared(rollout: Rollout) -> bool:
-    return all(result.outcome == PASSED for result in rollout.gates if result.gate == HELDOUT)
+    outcomes = {result.gate: result.outcome for result in rollout.gates}
+    return PASSED in (outcomes.get(OFF_POLICY), outcomes.get(HELDOUT, PASSED))
 
 
 def _heldout_improvement(rollout: Rollout) -> float | None:

@@ -10,10 +10,10 @@ import msgspec
 from ratchet.bus.message import Cause
 from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.core.contract import TrainingStatus
-from ratchet.core.contract.bundle import Bundle, BundleModel
+from ratchet.core.contract.bundle import NO_BUNDLE, Bundle, BundleModel
 from ratchet.core.contract.policy_manifest import BUNDLE, DEPLOYABLE, MODEL, PolicyManifest
 from ratchet.core.contract.state import Job, PolicyStage, PolicyVersion, Route
-from ratchet.core.errors import BadRequest
+from ratchet.core.errors import BadRequest, Rejected
 from ratchet.core.rules.arms import parse_model, policy_name, version_0
 from ratchet.core.rules.bundles import model_name
 from ratchet.core.rules.engines import ADAPTERS_ONLY
@@ -131,9 +131,18 @@ def version_of_weights(bundle: Bundle, versions: Sequence[PolicyVersion]) -> int
 
 def completed(bundle: Bundle, stable: Bundle | None) -> Bundle:
     """The bundle; where it does not say who answers, and stable does, stable's model answers."""
-    if bundle.model is not None or stable is None:
+    if bundle.model is not None or bundle.planner is not None or stable is None:
         return bundle
     return msgspec.structs.replace(bundle, model=stable.model)
+
+
+def require_same_purpose(bundle: Bundle, stable: Bundle | None) -> None:
+    """Raise `Rejected` for a planner of a role that answers calls, and for what answers calls of a role of planners."""
+    if stable is None or stable == NO_BUNDLE or (bundle.planner is None) == (stable.planner is None):
+        return
+    if bundle.planner is not None:
+        raise Rejected("what serves the role answers calls: give planners a role of their own")
+    raise Rejected("a planner serves the role: what answers calls needs a role of its own")
 
 
 def with_weights(bundle: Bundle, policy: PolicyVersion) -> Bundle:

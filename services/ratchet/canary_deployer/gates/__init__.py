@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ratchet.canary_deployer.domain.gating import (
     APPROVAL,
     HELDOUT,
+    OFF_POLICY,
     PROBE,
     RENDER,
     REPLAY,
@@ -22,6 +23,7 @@ from ratchet.canary_deployer.domain.rollout import FAILED, NOT_RUN, GateResult
 from ratchet.canary_deployer.gates.approval import ApprovalGate
 from ratchet.canary_deployer.gates.base import BuildGate, Gate, GateTools
 from ratchet.canary_deployer.gates.heldout_tasks import HeldoutGate
+from ratchet.canary_deployer.gates.off_policy import OfCalls, OffPolicyGate
 from ratchet.canary_deployer.gates.probe import ProbeGate
 from ratchet.canary_deployer.gates.render import RenderGate
 from ratchet.canary_deployer.gates.safety_suite import SafetyGate
@@ -78,6 +80,7 @@ GATES: PluginTable[BuildGate] = PluginTable(
             tools.bundles.weights_of if tools.bundles else None,
         ),
         SHADOW_TRAFFIC: lambda tools: ShadowTrafficGate(tools.shadow),
+        OFF_POLICY: lambda tools: OffPolicyGate(tools.planners),
         APPROVAL: lambda tools: ApprovalGate(tools.approval),
         REPLAY: lambda tools: ReplayGate(tools.replay),
     },
@@ -98,7 +101,14 @@ def build_gates(further: Sequence[str], tools: GateTools) -> dict[str, Gate]:
         raise ConfigError(f"no package brings the gates {', '.join(unknown)}; installed packages bring: {installed}")
     names = list(GATES.built_in)
     operator = names.index(APPROVAL)
-    return {name: GATES[name](tools) for name in (*names[:operator], *further, *names[operator:])}
+    return {name: _built(name, tools) for name in (*names[:operator], *further, *names[operator:])}
+
+
+def _built(name: str, tools: GateTools) -> Gate:
+    """Of the gates that ship, two alone are for planners of workflows, too."""
+    gate = GATES[name](tools)
+    for_planners = name in (OFF_POLICY, APPROVAL) or name not in GATES.built_in
+    return gate if for_planners or tools.bundles is None else OfCalls(name, gate, tools.bundles.bundle_of)
 
 
 __all__ = ["GATES", "OnWeights", "build_gates"]

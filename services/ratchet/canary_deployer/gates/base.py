@@ -22,7 +22,9 @@ from ratchet.core.contract.bundle import Bundle
 from ratchet.core.contract.policy_manifest import PolicyManifest
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.contract.turn import Turn
+from ratchet.core.contract.workflows import PlannerRef, WorkflowExecution
 from ratchet.core.errors import NotFound, RatchetError, Rejected, Unavailable
+from ratchet.core.planning.learned import LearnedPlanner
 
 
 class Gate(Protocol):
@@ -245,6 +247,18 @@ class BundleTools:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannerTools:
+    """What judges planners of workflows."""
+
+    bundle_of: Callable[[PolicyVersion], Awaitable[Bundle]]
+    """See `BundleTools`."""
+    planner_of: Callable[[PlannerRef], Awaitable[LearnedPlanner]]
+    """Raises `NotFound`, `DigestMismatch`, `Rejected` or `Unavailable`."""
+    executions: Callable[[PolicyVersion], Awaitable[Sequence[WorkflowExecution]]]
+    """The newest ones that a policy planned. Raises `Rejected` or `Unavailable`."""
+
+
+@dataclass(frozen=True, slots=True)
 class GateTools:
     """Everything that a gate can be built from. A gate takes the members that it needs."""
 
@@ -268,6 +282,8 @@ class GateTools:
     """What plays suite `regression` of a role; under `*` that of all other roles."""
     bundles: BundleTools | None = None
     """None where no policy is a bundle."""
+    planners: PlannerTools | None = None
+    """None where no policy plans workflows."""
 
 
 BuildGate = Callable[[GateTools], Gate]

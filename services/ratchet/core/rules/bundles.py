@@ -6,12 +6,13 @@ A template is expanded in one pass: `{{...}}` in what an agent sent, or in a var
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from ratchet.core.contract.bundle import APPEND, NO_BUNDLE, PREPEND, REPLACE, Bundle, BundleModel, Instructions
+from ratchet.core.contract.bundle import APPEND, NO_BUNDLE, PREPEND, REPLACE, Bundle, BundleModel, Example, Instructions
+from ratchet.core.contract.workflows import PlannerRef
 from ratchet.core.errors import BadRequest, Rejected
 
 MOST_BYTES = 256 * 1024
@@ -115,6 +116,8 @@ def check_bundle(bundle: Bundle) -> None:
     """Raise `Rejected`, in a sentence, for a bundle that could answer no call."""
     if bundle == NO_BUNDLE:
         raise Rejected("the bundle changes nothing: give it instructions, tools, examples, sampling values or a model")
+    if bundle.planner is not None:
+        _check_planner(bundle, bundle.planner)
     size = len(msgspec.json.encode(bundle))
     if size > MOST_BYTES:
         raise Rejected(f"the bundle has {size:,} bytes; at most {MOST_BYTES:,} are read")
@@ -124,10 +127,7 @@ def check_bundle(bundle: Bundle) -> None:
             raise Rejected(
                 f"instructions {REPLACE}, {PREPEND} or {APPEND}; {bundle.instructions.mode[:80]!r} is no mode"
             )
-    if any(example.role not in ("user", "assistant") for example in bundle.examples):
-        raise Rejected("examples are messages of the user and of the assistant alone")
-    if bundle.examples and bundle.examples[-1].role != "assistant":
-        raise Rejected("the last example must be of the assistant: the conversation follows it")
+    _check_examples(bundle.examples)
     shape = bundle.response_format
     if shape is not None and not isinstance(shape.get("json_schema", {}), dict):
         raise Rejected("`json_schema` of the bundle's response_format is an object, with the schema in it")
@@ -135,6 +135,20 @@ def check_bundle(bundle: Bundle) -> None:
         raise Rejected("a tool of the bundle has no name")
     if bundle.model is not None:
         check_model(bundle.model)
+
+
+def _check_examples(examples: Sequence[Example]) -> None:
+    if any(example.role not in ("user", "assistant") for example in examples):
+        raise Rejected("examples are messages of the user and of the assistant alone")
+    if examples and examples[-1].role != "assistant":
+        raise Rejected("the last example must be of the assistant: the conversation follows it")
+
+
+def _check_planner(bundle: Bundle, planner: PlannerRef) -> None:
+    if bundle != Bundle(planner=planner):
+        raise Rejected("a bundle with a planner plans workflows and answers no calls: it has no other part")
+    if not planner.uri.endswith(f"/blobs/{planner.sha256}"):
+        raise Rejected("the planner's uri must be that of a blob: s3://BUCKET/blobs/ and its sha256")
 
 
 def check_model(model: BundleModel) -> None:
