@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ratchet.core.service.settings import SharedSettings
-from ratchet.local.local_stack.catalog import SERVICES
+from ratchet.local.local_stack.catalog import ALL_SERVICES
 from ratchet.local.local_stack.ports import free_ports
 from ratchet.local.local_stack.program import Program
 from tests.support.servers import RunningServer, running, variables
@@ -17,7 +17,7 @@ from tests.support.servers import RunningServer, running, variables
 @contextmanager
 def service_process(short: str, shared: SharedSettings, folder: Path, **env: str) -> Iterator[RunningServer]:
     """The service that the catalog calls `short`, ready, on a free port and with its data in `folder`."""
-    spec = next(spec for spec in SERVICES if spec.short == short)
+    spec = next(spec for spec in ALL_SERVICES if spec.short == short)
     port, health_port = free_ports(2)
     program = Program(
         name=spec.name,

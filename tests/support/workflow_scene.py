@@ -94,14 +94,15 @@ async def workflow_scene(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     answer_to: Callable[[dict[str, Any]], str] | None = None,
+    shared: SharedSettings | None = None,
     **options: Any,
 ) -> AsyncIterator[WorkflowScene]:
-    """`options`: of the gateway."""
+    """`shared`: of the service; `options`: of the gateway."""
     monkeypatch.setenv(KEY_VARIABLE, "provider-key")
     provider = FakeProvider("provider-key", answer_to=answer_to)
     async with providing(provider) as url:
         models = {WRITER_ROLE: "big-model", "planner": "big-model"}
         upstream = UpstreamSettings(name="provider", base_url=url, api_key_env=KEY_VARIABLE, models=models)
         async with scene(nats, folder, upstreams=[upstream], **options) as gateway:
-            shared = SharedSettings(nats_url=nats.url, data_dir=folder / "workflows")
-            yield WorkflowScene(gateway, provider, shared)
+            given = shared or SharedSettings(nats_url=nats.url, data_dir=folder / "workflows")
+            yield WorkflowScene(gateway, provider, given)
