@@ -9,8 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -20,7 +19,8 @@ from numpy.typing import NDArray
 
 from ratchet.core.contract.workflows import Plan, WorkflowExecution
 from ratchet.core.planning import off_policy
-from ratchet.core.planning.base import Choice, Planner, with_floor
+from ratchet.core.planning.base import Choice, Planner
+from ratchet.core.planning.baselines import WithRule, always, at_random, cheapest
 from ratchet.core.planning.files import LINUCB, THOMPSON, load_planner
 from ratchet.core.planning.learned import LearnedPlanner
 from ratchet.core.planning.plans import check_plan
@@ -40,55 +40,6 @@ ON_POLICY = policy_gradient.PolicyGradient(learning_rate=2e-3, rounds=30, batch_
 ON_POLICY_PLAYED = 200
 """In each round."""
 RUNS, POOL, USERS, USERS_OF_RUN = 1000, 16_000, 4000, 75
-
-
-@dataclass(frozen=True)
-class Served:
-    """The plans of one planner and the choices of another rule, with the floor, as the service has it for all."""
-
-    planner: Planner
-    rule: Callable[[Choice], Sequence[float]] | None = None
-    floor: bool = True
-    plans: dict[str, Plan] = field(default_factory=dict[str, Plan])
-    """Those of instructions so far."""
-
-    @property
-    def task_types(self) -> tuple[str, ...]:
-        return self.planner.task_types
-
-    def plan(self, instruction: str) -> Plan:
-        """Of an instruction that was planned before: the same plan."""
-        if instruction not in self.plans:
-            self.plans[instruction] = self.planner.plan(instruction)
-        return self.plans[instruction]
-
-    def propensities(self, choice: Choice) -> list[float]:
-        """By the rule, else by the planner."""
-        if self.rule is None:
-            return list(self.planner.propensities(choice))
-        chosen = list(self.rule(choice))
-        return with_floor(chosen) if self.floor else chosen
-
-
-def always(name: str) -> Callable[[Choice], Sequence[float]]:
-    """One worker; all of them equally where it is not capable."""
-
-    def rule(choice: Choice) -> Sequence[float]:
-        chosen = [float(worker.name == name) for worker in choice.workers]
-        return chosen if sum(chosen) else [1.0 / len(chosen)] * len(chosen)
-
-    return rule
-
-
-def at_random(choice: Choice) -> Sequence[float]:
-    """All equally."""
-    return [1.0 / len(choice.workers)] * len(choice.workers)
-
-
-def cheapest(choice: Choice) -> Sequence[float]:
-    """The lowest price."""
-    prices = [worker.cost_per_token for worker in choice.workers]
-    return [float(price == min(prices)) for price in prices]
 
 
 def measure(planner: Planner, seed: int, held_out: bool = True) -> list[WorkflowExecution]:
@@ -132,29 +83,33 @@ def run_seed(seed: int) -> tuple[Seed, LearnedPlanner, LearnedPlanner]:
     first, blob = phase_1(play_many(World(seed), Teacher(), LOGGED, 1), seed)
     begun = load_planner(blob)
     world = World(100 + seed)
-    log = play_many(world, Served(begun), LOGGED, 2)
+    log = play_many(world, WithRule(begun), LOGGED, 2)
     improved = policy_gradient.train(log, blob, PHASE_2, seed, _quiet)
     rounds = iter(range(10, 1000))
     online = policy_gradient.train_on_policy(
-        lambda planner: play_many(world, Served(planner), ON_POLICY_PLAYED, next(rounds)), blob, ON_POLICY, seed, _quiet
+        lambda planner: play_many(world, WithRule(planner), ON_POLICY_PLAYED, next(rounds)),
+        blob,
+        ON_POLICY,
+        seed,
+        _quiet,
     )
     planner = load_planner(improved.blob)
     served: Mapping[str, Planner] = {
-        "random": Served(begun, at_random),
-        "cheapest": Served(begun, cheapest),
-        "fixed (llm-medium)": Served(begun, always("llm-medium")),
-        "best single worker (llm-large)": Served(begun, always("llm-large")),
-        "best single worker, without the floor": Served(begun, always("llm-large"), floor=False),
+        "random": WithRule(begun, at_random),
+        "cheapest": WithRule(begun, cheapest),
+        "fixed (llm-medium)": WithRule(begun, always("llm-medium")),
+        "best single worker (llm-large)": WithRule(begun, always("llm-large")),
+        "best single worker, without the floor": WithRule(begun, always("llm-large"), floor=False),
         "language model's plans, random workers": Teacher(),
-        "phase 1": Served(begun),
-        "phase 2, from logs": Served(planner),
-        "phase 2, on-policy": Served(load_planner(online.blob)),
-        "LinUCB": Served(load_planner(bandits.train(LINUCB, log, blob).blob)),
-        "Thompson sampling": Served(load_planner(bandits.train(THOMPSON, log, blob).blob)),
+        "phase 1": WithRule(begun),
+        "phase 2, from logs": WithRule(planner),
+        "phase 2, on-policy": WithRule(load_planner(online.blob)),
+        "LinUCB": WithRule(load_planner(bandits.train(LINUCB, log, blob).blob)),
+        "Thompson sampling": WithRule(load_planner(bandits.train(THOMPSON, log, blob).blob)),
     }
     measured = {name: _measured(measure(one, seed)) for name, one in served.items()}
     worse = load_planner(bandits.train(THOMPSON, [_flipped(row) for row in log], blob).blob)
-    fresh = play_many(World(200 + seed), Served(begun), 600, 5)
+    fresh = play_many(World(200 + seed), WithRule(begun), 600, 5)
     judged = {
         "phase 2": off_policy.judge(fresh, planner),
         "trained on outcomes turned round": off_policy.judge(fresh, worse),
@@ -181,7 +136,7 @@ def _flipped(row: WorkflowExecution) -> WorkflowExecution:
 def coverage(stable: LearnedPlanner, candidate: LearnedPlanner) -> CoverageResult:
     """How often intervals hold the simulator's truth, in runs that each draw users of a pool of logged executions."""
     world, truths = World(999), list[float]()
-    served = Served(stable)
+    served = WithRule(stable)
 
     def recorded(choice: Choice) -> Sequence[float]:
         chances = candidate.propensities(choice)
@@ -190,7 +145,7 @@ def coverage(stable: LearnedPlanner, candidate: LearnedPlanner) -> CoverageResul
         return served.propensities(choice)
 
     users = [f"user-{number}" for number in range(USERS)]
-    rows = play_many(world, Served(stable, recorded, floor=False), POOL, 3, users=users)
+    rows = play_many(world, WithRule(stable, recorded, floor=False), POOL, 3, users=users)
     log = off_policy.read_log(rows, candidate)
     truth = float(np.mean(truths))
     random = np.random.default_rng(4)

@@ -64,6 +64,7 @@ PARTS = {
         "docs/guides/workflows",
         "docs/guides/vllm",
         "docs/learning",
+        "docs/planning",
         "docs/training-speed",
         "docs/canary-simulation",
         "docs/chaos",

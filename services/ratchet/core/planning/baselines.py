@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ratchet.core.contract.workflows import Plan
-from ratchet.core.planning.base import Choice, Planner
+from ratchet.core.planning.base import Choice, Planner, with_floor
 from ratchet.core.planning.measures import Measures, measures_of
 from ratchet.core.planning.simulator import Teacher, World, play_many
 
@@ -45,10 +45,12 @@ RULES: Mapping[str, Rule] = {
 
 @dataclass(frozen=True, slots=True)
 class WithRule:
-    """The plans of one planner and the choices of a rule."""
+    """The plans of one planner and the choices of a rule, with the floor, as every selector that serves has it."""
 
     planner: Planner
-    rule: Rule
+    rule: Rule | None = None
+    """None: the planner's own choices."""
+    floor: bool = True
     plans: dict[str, Plan] = field(default_factory=dict[str, Plan])
 
     @property
@@ -62,8 +64,11 @@ class WithRule:
         return self.plans[instruction]
 
     def propensities(self, choice: Choice) -> list[float]:
-        """By the rule."""
-        return list(self.rule(choice))
+        """By the rule, else by the planner, whose floor is its own."""
+        if self.rule is None:
+            return self.planner.propensities(choice)
+        chosen = list(self.rule(choice))
+        return with_floor(chosen) if self.floor else chosen
 
 
 def compared(planner: Planner, count: int, seed: int) -> list[Measures]:
@@ -72,7 +77,7 @@ def compared(planner: Planner, count: int, seed: int) -> list[Measures]:
     Each plays the same held-out instructions in a world of its own, of the same seed.
     """
     planners: dict[str, Planner] = {
-        "planner": WithRule(planner, planner.propensities),
+        "planner": WithRule(planner),
         **{name: WithRule(planner, rule) for name, rule in RULES.items()},
         "language model": Teacher(),
     }
