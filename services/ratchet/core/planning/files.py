@@ -26,6 +26,8 @@ from ratchet.core.planning.selectors import SELECTORS, table_shapes, wrong_table
 
 MOST_BYTES = 64 * 1024**2
 """A planner has a few hundred kilobytes."""
+MOST_WEIGHT = 1e6
+"""Far above what trainings make, or sums of a table come to; far below where products of weights overflow."""
 NETWORK, LINUCB, THOMPSON = "network", "linucb", "thompson"
 KINDS = (NETWORK, LINUCB, THOMPSON)
 _TYPES = {"F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
@@ -144,8 +146,8 @@ def _check(description: Description, tensors: Mapping[str, NDArray[Any]]) -> Non
     for name, shape in expected.items():
         if tensors[name].shape != shape:
             raise Rejected(f"{name} of the planner's file has the shape {tensors[name].shape}; it must be {shape}")
-        if not np.isfinite(tensors[name]).all():
-            raise Rejected(f"{name} of the planner's file has a number that is not finite")
+        if not (np.abs(tensors[name]) <= MOST_WEIGHT).all():
+            raise Rejected(f"{name} of the planner's file has a number that is not finite, or beyond {MOST_WEIGHT:.0e}")
     wrong = wrong_table(tensors)
     if wrong:
         raise Rejected(f"{wrong} of the planner's file is no table of sums: it must be positive")

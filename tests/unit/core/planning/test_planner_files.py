@@ -14,7 +14,7 @@ from ratchet.core.planning.base import FLOOR, Choice
 from ratchet.core.planning.encoder import encode
 from ratchet.core.planning.files import Description, PlannerFile, load_planner, read_file, save_planner
 from ratchet.core.planning.network import PlanHead, fresh_weights
-from ratchet.core.planning.plans import check_plan
+from ratchet.core.planning.plans import check_plan, depths
 from ratchet.core.planning.selectors import table_shapes
 
 
@@ -82,6 +82,24 @@ def test_every_plan_of_any_weights_is_a_dag(head: PlanHead, instruction: str) ->
     assert 0 <= plan.confidence <= 1
 
 
+def test_a_plan_is_no_deeper_and_no_longer_than_may_run() -> None:
+    file = network_file()
+    file.tensors["plan.stop"][:] = 0.0
+    file.tensors["plan.stop_bias"][:] = -9.0
+    file.tensors["plan.distance"][:] = 100.0
+    plan = load_planner(save_planner(file)).plan("Do everything, in a row.")
+    assert len(plan.sub_tasks) == 20
+    assert max(depths(plan.sub_tasks)) == 10
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_largest_weights_that_load_overflow_nowhere(sign: float) -> None:
+    tensors = {name: np.full_like(tensor, sign * 1e6) for name, tensor in network_file().tensors.items()}
+    planner = load_planner(save_planner(PlannerFile(network_file().description, tensors)))
+    assert sum(planner.propensities(choice_among("a", "b"))) == pytest.approx(1.0)
+    check_plan(planner.plan("Anything."))
+
+
 def test_an_instruction_of_a_megabyte_is_planned() -> None:
     check_plan(load_planner(save_planner(network_file())).plan("word " * 200_000))
 
@@ -92,11 +110,6 @@ def test_texts_are_encoded_the_same_everywhere() -> None:
     assert np.flatnonzero(vector).tolist() == places
     assert np.abs(vector[places]) == pytest.approx(0.3015, abs=1e-4)
     assert not encode("").any()
-
-
-def _with_nan(file: PlannerFile) -> PlannerFile:
-    file.tensors["plan.type"][0, 0] = np.nan
-    return file
 
 
 def raw(file: PlannerFile, change: Callable[[dict[str, object]], None]) -> bytes:
@@ -164,9 +177,12 @@ def test_tables_that_no_training_made_are_refused(kind: str, name: str) -> None:
         save_planner(file)
 
 
-def test_numbers_that_are_not_finite_are_refused() -> None:
+@pytest.mark.parametrize("number", [np.nan, np.inf, -1e30])
+def test_numbers_that_are_not_finite_are_refused(number: float) -> None:
+    file = network_file()
+    file.tensors["plan.type"][0, 0] = number
     with pytest.raises(Rejected, match="not finite"):
-        save_planner(_with_nan(network_file()))
+        save_planner(file)
 
 
 @given(st.integers(0, 2**32), st.integers(0, 255))

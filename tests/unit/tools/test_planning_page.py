@@ -1,0 +1,55 @@
+"""The planning report lists a target that was missed as missed."""
+
+import numpy as np
+import pytest
+
+from ratchet.core.planning.off_policy import Estimate, Judgement
+from tools.planning.page import BASELINES, BEST, FIRST, LOGGED, ONLINE, CoverageResult, Measured, Phase1, Seed, page
+
+TURNED = "trained on outcomes turned round"
+
+
+def measured(reward: float, cost: float = 0.1) -> Measured:
+    noise = np.random.default_rng(1).standard_normal(300)
+    return Measured(reward + noise, (noise > -1).astype(float), np.full(300, cost), np.full(300, 5000.0))
+
+
+def judged(difference: float) -> Judgement:
+    value = Estimate(difference, difference - 0.1, difference + 0.1)
+    return Judgement(300, 0, 900, 300, 400.0, 0.01, 0.0, None, value, value, value, value, value)
+
+
+def seed(phase_2: float = 8.0, worse: float = -1.0) -> Seed:
+    metrics = {
+        f"test_{name}": 1.0
+        for name in ("type_accuracy", "stop_accuracy", "dependency_f1", "selection_accuracy", "acyclicity")
+    } | {"epochs": 9.0}
+    names = {**dict.fromkeys(BASELINES, 5.0), FIRST: 6.0, BEST: 7.0, LOGGED: phase_2, ONLINE: 8.0}
+    rows = {name: measured(reward, 1.0 if name == BEST else 0.1) for name, reward in names.items()}
+    return Seed(1, Phase1(10, 9, 0.9, metrics, metrics), {}, rows, {TURNED: judged(worse)})
+
+
+def covered(hits: int = 950) -> CoverageResult:
+    names = ("ips", "snips", "doubly_robust")
+    return CoverageResult(9.0, 5000, 1000, 0, dict.fromkeys(names, hits), dict.fromkeys(names, 0.5))
+
+
+SIZES = {"logged": 100, "played": 300, "on_policy": 50}
+
+
+def test_a_page_of_targets_that_were_met_misses_none() -> None:
+    assert "missed" not in page([seed()], covered(), SIZES, 60.0)
+
+
+@pytest.mark.parametrize(
+    ("one", "coverage"), [(seed(phase_2=4.0), covered()), (seed(worse=0.0), covered()), (seed(), covered(900))]
+)
+def test_a_target_that_was_missed_is_listed_as_missed(one: Seed, coverage: CoverageResult) -> None:
+    assert "**missed**" in page([one], coverage, SIZES, 60.0)
+
+
+def test_a_candidate_that_was_not_judged_is_listed_with_the_reason() -> None:
+    refused = Judgement(0, 300, 0, 0, 0.0, 0.0, 0.0, "the log is too small")
+    one = seed()
+    text = page([Seed(1, one.first, {}, one.measured, {**one.judged, "other": refused})], covered(), SIZES, 60.0)
+    assert "not judged: the log is too small" in text
