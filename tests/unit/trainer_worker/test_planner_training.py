@@ -152,8 +152,11 @@ def test_phase_1_learns_the_plans_of_the_log() -> None:
     )
     assert reported[-1] < reported[0]
     assert trained.metrics["test_type_accuracy"] > 0.8
-    learned = {execution_digest(row.workflow_id) for row in few if row.success}
-    assert load_planner(trained.blob).trained_on == learned
+
+
+def test_what_phase_1_left_out_by_its_outcome_judges_no_candidate(rows: list[WorkflowExecution], first: bytes) -> None:
+    assert {row.success for row in rows} == {True, False}
+    assert load_planner(first).trained_on == {execution_digest(row.workflow_id) for row in rows}
 
 
 def test_phase_1_gives_the_same_planner_for_the_same_seed(rows: list[WorkflowExecution], first: bytes) -> None:

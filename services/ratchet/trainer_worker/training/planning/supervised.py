@@ -79,7 +79,8 @@ def train(
     for name in ("validation", "test"):
         if name in splits:
             metrics |= {f"{name}_{figure}": value for figure, value in evaluate(network, splits[name]).items()}
-    learned = {execution_digest(row.workflow_id) for row in usable}
+    # Those that failed too: they were left out by their outcome, and a log of them alone would judge nothing fairly.
+    learned = {execution_digest(row.workflow_id) for row in rows}
     trained_on = learned | set(earlier.description.trained_on if earlier else ())
     description = Description(selector=NETWORK, task_types=task_types, trained_on=tuple(sorted(trained_on)))
     return Trained(save_planner(PlannerFile(description, network.arrays())), len(usable), metrics)
