@@ -25,7 +25,7 @@ START = {"version": 3, "actor": "bob", "reason": "because"}
 
 
 def operations() -> Iterator[Operation]:
-    for service in (Interface.COORDINATOR, Interface.DEPLOYER, Interface.CONSOLE):
+    for service in (Interface.COORDINATOR, Interface.DEPLOYER, Interface.CONSOLE, Interface.WORKFLOWS):
         yield from control_api(service).operations
 
 
@@ -33,15 +33,18 @@ def test_every_post_is_an_act_and_refused_where_the_log_is_away() -> None:
     names = {row.handler.__name__ for row in operations() if row.verb == "POST"}
     assert names - {row.handler.__name__ for row in operations() if row.reads or row.urgent} >= {
         *("create_key", "ask_for_training", "build_snapshot", "promote", "approve", "start", "remove_role", "judge"),
+        *("run_workflow", "put_worker", "remove_worker"),
     }
-    assert {row.handler.__name__ for row in operations() if row.urgent} == {"pause", "rollback", "revert", "revoke_key"}
+    assert {row.handler.__name__ for row in operations() if row.urgent} == {
+        *("pause", "rollback", "revert", "revoke_key", "cancel_workflow"),
+    }
 
 
 def test_routes_that_hand_out_content_are_recorded_reads() -> None:
     assert {row.handler.__name__ for row in operations() if row.reads} == {
         *("list_trajectories", "get_trajectory", "get_message", "get_tokens", "get_applied"),
         *("list_rows", "list_failures", "get_queue", "get_pair", "list_keys"),
-        *("preview_data", "get_replay_prompts", "get_recorded_requests"),
+        *("preview_data", "get_replay_prompts", "get_recorded_requests", "get_workflow", "list_executions"),
     }
 
 
