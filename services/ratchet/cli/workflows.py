@@ -213,9 +213,13 @@ def follow_to_end(endpoints: Endpoints, workflow: WorkflowOut, waiting: Waiting,
 
 def news(workflow: WorkflowOut) -> list[str]:
     """What there is to say of a workflow so far, a line each."""
-    lines = [] if workflow.plan is None else [f"planned: {len(workflow.plan.sub_tasks)} sub-tasks"]
+    lines = [] if workflow.plan is None else [f"planned: {_counted(len(workflow.plan.sub_tasks))}"]
     lines += [f"{_title(workflow, each)}: {each.state}, by {each.worker}" for each in workflow.sub_tasks if each.worker]
     return lines + ([workflow.warning] if workflow.warning else [])
+
+
+def _counted(sub_tasks: int) -> str:
+    return "1 sub-task" if sub_tasks == 1 else f"{sub_tasks} sub-tasks"
 
 
 def _title(workflow: WorkflowOut, sub_task: SubTaskOut) -> str:

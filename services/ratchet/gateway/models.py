@@ -151,7 +151,7 @@ class Models:
     def _read(self, name: str, *, exact: bool) -> ModelName:
         """A name as a role or a version of one. Providers also sell names like `claude@20240229`: they are no pins."""
         role, at, pinned = name.partition("@")
-        if "/" in pinned and self._is_role(role):
+        if "/" in pinned and (role == self._other_role or self._is_role(role)):
             return ModelName(role, upstream=pinned)
         is_ours = exact or self._routes.get_route(role) is not None
         try:

@@ -127,6 +127,12 @@ async def test_model_of_an_upstream_stands_in_for_a_roles_policies(tmp_path: Pat
     assert known.role_of("nobody@provider/small") == "default", "agents cannot create roles"
 
 
+async def test_the_role_of_other_names_has_an_upstreams_model_too(tmp_path: Path) -> None:
+    known = models(tmp_path, {"*": "*"}, upstream_models={"provider": {"*"}})
+    resolved, pinned = await known.resolve("default@provider/org/large", ANYONE)
+    assert (resolved.role, pinned) == ("default", BundleModel(upstream="provider", name="org/large"))
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
