@@ -29,7 +29,7 @@ def seed(phase_2: float = 8.0, worse: float = -1.0) -> Seed:
     return Seed(1, Phase1(10, 9, 0.9, metrics, metrics), {}, rows, {TURNED: judged(worse)})
 
 
-def covered(hits: int = 950) -> CoverageResult:
+def covered(hits: int = 960) -> CoverageResult:
     names = ("ips", "snips", "doubly_robust")
     return CoverageResult(9.0, 5000, 1000, 0, dict.fromkeys(names, hits), dict.fromkeys(names, 0.5))
 
@@ -53,3 +53,9 @@ def test_a_candidate_that_was_not_judged_is_listed_with_the_reason() -> None:
     one = seed()
     text = page([Seed(1, one.first, {}, one.measured, {**one.judged, "other": refused})], covered(), SIZES, 60.0)
     assert "not judged: the log is too small" in text
+
+
+def test_a_target_that_the_mean_alone_meets_is_not_shown() -> None:
+    text = page([seed()], covered(935), SIZES, 60.0)
+    assert "**not shown**" in text
+    assert "missed" not in text
