@@ -35,7 +35,7 @@ SEEDS = (1, 2, 3)
 LOGGED, PLAYED = 1500, 2000
 """Executions that each training has, and that each planner is measured by."""
 PHASE_1 = supervised.Supervised(learning_rate=1e-3, epochs=60, patience=9)
-PHASE_2 = policy_gradient.PolicyGradient(learning_rate=1e-3, rounds=20, batch_size=256)
+PHASE_2 = policy_gradient.PolicyGradient(learning_rate=1e-3, rounds=40, batch_size=256)
 ON_POLICY = policy_gradient.PolicyGradient(learning_rate=2e-3, rounds=30, batch_size=256)
 ON_POLICY_PLAYED = 200
 """In each round."""
