@@ -19,6 +19,7 @@ from ratchet.client import AsyncClient, ClientSettings
 from ratchet.core.contract import Start, Turn
 from ratchet.core.contract.bundle import NO_BUNDLE, Bundle, BundleModel, Example, Instructions, SamplingValues
 from ratchet.core.contract.state import BUNDLES, PolicyVersion, ServedPolicy
+from ratchet.core.contract.workflows import PlannerRef
 from ratchet.core.rules.recorded import applied_to
 from ratchet.dialects.bundles import Applier
 from ratchet.dialects.requests import CallRequest
@@ -274,3 +275,19 @@ async def test_a_history_that_is_not_kept_is_not_found(
     assert (first.instructions, second.previous_response_id) == (SENT, first.id)
     texts = [[message["content"] for message in asked["messages"]] for asked in there.here.engine.asked]
     assert texts == [[OURS, "hi"], [OURS, "hi", first.output_text, "?"]]
+
+
+async def test_planner_is_given_to_who_fetches_it_and_answers_no_call(
+    nats: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans = Bundle(planner=PlannerRef(uri=f"s3://ratchet/blobs/{'a' * 64}", sha256="a" * 64))
+    async with world(nats, tmp_path, monkeypatch) as there, http_client() as http:
+        await there.route(await there.register(2, plans))
+        with pytest.raises(openai.BadRequestError, match="plans workflows and answers no calls") as caught:
+            await ask(there.here.client(), ASKED)
+        assert (caught.value.code, there.provider.asked) == ("policy_unfit", [])
+        answer = (await http.get(f"{there.here.url}/v1/bundle", params={"role": ROLE, "trajectory": "run 7"})).json()
+        assert (answer["version"], answer["arm"]) == (2, "stable")
+        assert answer["bundle"] == msgspec.to_builtins(plans)
+        starts = await there.here.published(Start, 2)
+        assert answer["trajectory_id"] in {start.trajectory_id for start in starts}

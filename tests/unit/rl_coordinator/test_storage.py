@@ -330,3 +330,14 @@ async def test_whatever_is_registered_can_be_read_after_any_sweeps(
         if name in uris:
             assert bench.store.blobs[uris[name]]
             assert bench.store.blobs[f"s3://test/blobs/{hashlib.sha256(name.encode()).hexdigest()}"]
+
+
+async def test_file_of_a_planner_stays_while_its_bundle_is_registered(bench: Bench) -> None:
+    planner = bench.file("planner")
+    bundle = {"planner": {"uri": planner["uri"], "sha256": planner["sha256"]}}
+    named = bench.store.add("policies", {"kind": "bundle", "files": [], "bundle": bundle})
+    await bench.register(2, named)
+    bench.file("of no planner any more")
+    bench.store.later(days=4000)
+    assert await bench.sweep() == {"orphan": 1}
+    assert bench.store.get(planner["uri"]) == b"planner"
