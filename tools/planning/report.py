@@ -113,7 +113,7 @@ def run_seed(seed: int) -> tuple[Seed, LearnedPlanner, LearnedPlanner]:
     judged = {
         "phase 2": off_policy.judge(fresh, planner),
         "trained on outcomes turned round": off_policy.judge(fresh, worse),
-        "phase 2, on what it learned from": off_policy.judge(log, planner),
+        "phase 2, by the test part of its own log": off_policy.judge(log, planner),
     }
     return Seed(seed, first, improved.metrics, measured, judged), begun, planner
 

@@ -20,7 +20,7 @@ from ratchet.core.contract.workflows import WorkflowExecution
 from ratchet.core.datasets.domain.executions import execution_row
 from ratchet.core.errors import Rejected
 from ratchet.core.planning.files import load_planner, read_file
-from ratchet.core.planning.learned import execution_digest
+from ratchet.core.planning.learned import TEST, execution_digest, part_of
 from ratchet.core.stores.policies import Policy, publish_policy
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.job import METRICS_FILE, Event, Finished, JobSpec, Stopped
@@ -33,6 +33,7 @@ from tests.support.trainer_inputs import NOW
 from tests.support.training import request
 
 LOGGED = [execution(number, runs=tuple(run_of(CAPABLE[number % 3]) for _ in PLAN.sub_tasks)) for number in range(24)]
+LEARNABLE = [one for one in LOGGED if part_of(one.workflow_id) != TEST]
 QUICK = Hyperparameters(epochs=2, batch_size=8, seed=1)
 
 
@@ -93,8 +94,8 @@ def test_planner_is_a_bundle_that_names_its_file(tmp_path: Path, algorithm: str)
     assert (policy.manifest.kind, policy.manifest.files, policy.manifest.algorithm) == (BUNDLE, [], algorithm)
     assert policy.manifest.bundle == Bundle(planner=policy.manifest.bundle and policy.manifest.bundle.planner)
     planner = load_planner(planner_of(blobs, policy))
-    assert planner.trained_on == {execution_digest(one.workflow_id) for one in LOGGED}
-    assert policy.manifest.training_samples == len(LOGGED)
+    assert planner.trained_on == {execution_digest(one.workflow_id) for one in LEARNABLE}
+    assert policy.manifest.training_samples == len(LEARNABLE)
     assert (tmp_path / "job" / METRICS_FILE).read_bytes().count(b"\n") >= 1
 
 
@@ -105,7 +106,7 @@ def test_policy_gradient_continues_the_planner_that_serves(tmp_path: Path) -> No
         blobs, tmp_path / "second", "planner_ppo", first.uri, hyper=Hyperparameters(epochs=1), executions=LOGGED[20:]
     )
     before, after = (read_file(planner_of(blobs, policy)) for policy in (first, second))
-    assert set(after.description.trained_on) == {execution_digest(one.workflow_id) for one in LOGGED}
+    assert set(after.description.trained_on) == {execution_digest(one.workflow_id) for one in LEARNABLE}
     assert (before.tensors["plan.text"] == after.tensors["plan.text"]).all()
     assert (before.tensors["select.out"] != after.tensors["select.out"]).any()
     assert 0 < second.manifest.metrics["ess"] <= 1

@@ -8,16 +8,18 @@ import numpy as np
 import pytest
 import torch
 
+from ratchet.core.contract.training import Hyperparameters
 from ratchet.core.contract.workflows import TASK_TYPES, SubTaskRun, WorkflowExecution
+from ratchet.core.planning import off_policy
 from ratchet.core.planning.encoder import encode
 from ratchet.core.planning.files import load_planner, read_file
-from ratchet.core.planning.learned import LearnedPlanner, execution_digest
+from ratchet.core.planning.learned import TEST, LearnedPlanner, execution_digest, part_of
 from ratchet.core.planning.logged import decisions
 from ratchet.core.planning.network import NetworkSelector, fresh_weights, gru, pair_scores, sigmoid, softmax
 from ratchet.core.planning.rewards import workflow_reward
 from ratchet.core.planning.simulator import Teacher, World, play_many
 from ratchet.trainer_worker.errors import DataUnusable
-from ratchet.trainer_worker.training.planning import bandits, policy_gradient, supervised
+from ratchet.trainer_worker.training.planning import algorithms, bandits, policy_gradient, supervised
 from ratchet.trainer_worker.training.planning.batches import choices_of, plans_of
 from ratchet.trainer_worker.training.planning.network import Network
 from ratchet.trainer_worker.training.planning.policy_gradient import Episodes, PolicyGradient
@@ -133,11 +135,23 @@ def test_a_masked_adjacency_has_no_penalty_to_learn_from(rows: list[WorkflowExec
 
 
 def test_parts_are_disjoint_and_stay_what_they_are(rows: list[WorkflowExecution]) -> None:
-    parts = [supervised.part_of(row) for row in play_many(World(1), Teacher(), 500, 1)]
+    parts = [part_of(row.workflow_id) for row in play_many(World(1), Teacher(), 500, 1)]
     assert {part: round(parts.count(part) / 500, 1) for part in set(parts)} == pytest.approx(
         {"train": 0.7, "validation": 0.2, "test": 0.1}, abs=0.1
     )
-    assert [supervised.part_of(row) for row in rows] == parts[: len(rows)]
+    assert [part_of(row.workflow_id) for row in rows] == parts[: len(rows)]
+
+
+@pytest.mark.parametrize("algorithm", ["planner_supervised", "planner_ppo", "selector_linucb", "selector_thompson"])
+def test_a_log_that_was_learned_from_still_judges_by_its_test_part(
+    algorithm: str, rows: list[WorkflowExecution], first: bytes
+) -> None:
+    trained = getattr(algorithms, algorithm)(rows, first, Hyperparameters(epochs=1), quiet)
+    judged = off_policy.judge(rows, load_planner(trained.blob))
+    test = [row for row in rows if part_of(row.workflow_id) == TEST]
+    assert judged.executions == len(test) > 0
+    assert {row.success for row in test} == {True, False}
+    assert trained.samples <= len(rows) - len(test)
 
 
 def test_phase_1_learns_the_plans_of_the_log() -> None:
@@ -156,7 +170,8 @@ def test_phase_1_learns_the_plans_of_the_log() -> None:
 
 def test_what_phase_1_left_out_by_its_outcome_judges_no_candidate(rows: list[WorkflowExecution], first: bytes) -> None:
     assert {row.success for row in rows} == {True, False}
-    assert load_planner(first).trained_on == {execution_digest(row.workflow_id) for row in rows}
+    learned = [row.workflow_id for row in rows if part_of(row.workflow_id) != TEST]
+    assert load_planner(first).trained_on == {execution_digest(name) for name in learned}
 
 
 def test_phase_1_gives_the_same_planner_for_the_same_seed(rows: list[WorkflowExecution], first: bytes) -> None:
@@ -282,7 +297,7 @@ def test_a_bandit_plans_as_the_planner_that_it_continues(
 ) -> None:
     trained = bandits.train(kind, rows, first)
     assert load_planner(trained.blob).plan("Make slides.") == load_planner(first).plan("Make slides.")
-    assert trained.samples == len(rows)
+    assert trained.samples == len([row for row in rows if part_of(row.workflow_id) != TEST])
     assert math.isfinite(served_reward(load_planner(trained.blob)))
 
 

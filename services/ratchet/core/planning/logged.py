@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ratchet.core.contract.workflows import SubTask, SubTaskRun, Worker, WorkerMeasures, WorkerOption, WorkflowExecution
 from ratchet.core.planning.base import Choice
+from ratchet.core.planning.learned import TEST, part_of
 from ratchet.core.planning.rewards import JUDGED
 
 
@@ -42,6 +43,11 @@ def decisions(row: WorkflowExecution) -> Iterator[Decision]:
         )
         failed = sum(earlier.status == "failed" for earlier in row.runs[:index])
         yield Decision(choice, names.index(run.worker), run.propensity, run, failed)
+
+
+def learnable(rows: Sequence[WorkflowExecution]) -> list[WorkflowExecution]:
+    """Executions that selectors learn from: those with a decision that are not of the test part."""
+    return [row for row in rows if part_of(row.workflow_id) != TEST and any(decisions(row))]
 
 
 def _worker(option: WorkerOption, task: SubTask) -> Worker:

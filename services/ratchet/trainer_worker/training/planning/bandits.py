@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ratchet.core.contract.workflows import TASK_TYPES, WorkflowExecution
 from ratchet.core.planning.files import LINUCB, Description, PlannerFile, read_file, save_planner
 from ratchet.core.planning.learned import execution_digest
-from ratchet.core.planning.logged import decisions
+from ratchet.core.planning.logged import learnable
 from ratchet.core.planning.selectors import train_linucb, train_thompson
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.training.planning.base import Trained
@@ -20,7 +20,7 @@ def train(kind: str, rows: Sequence[WorkflowExecution], start: bytes | None) -> 
     """
     earlier = read_file(start) if start else None
     types = earlier.description.task_types if earlier else TASK_TYPES
-    used = [row for row in rows if any(decisions(row))]
+    used = learnable(rows)
     selector = (train_linucb if kind == LINUCB else train_thompson)(used, types)
     if not selector.workers:
         raise DataUnusable(f"none of {len(rows)} executions has a decision: no worker was asked, or none was logged")

@@ -17,7 +17,7 @@ from torch import Tensor
 from ratchet.core.contract.workflows import WorkflowExecution
 from ratchet.core.planning.files import NETWORK, Description, PlannerFile, load_planner, read_file, save_planner
 from ratchet.core.planning.learned import LearnedPlanner, execution_digest
-from ratchet.core.planning.logged import decisions
+from ratchet.core.planning.logged import decisions, learnable
 from ratchet.core.planning.rewards import step_rewards
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.training.planning.base import Report, Trained
@@ -88,7 +88,7 @@ def train(
     earlier = _network_file(start)
     types = earlier.description.task_types
     network = Network(starting_weights(earlier, len(types), seed))
-    used = [row for row in rows if any(decisions(row))]
+    used = learnable(rows)
     if not used:
         raise DataUnusable(f"none of {len(rows)} executions has a decision: no worker was asked, or none was logged")
     episodes = episodes_of(used, types)

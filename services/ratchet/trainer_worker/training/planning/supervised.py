@@ -17,7 +17,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from ratchet.core.contract.workflows import TASK_TYPES, WorkflowExecution
 from ratchet.core.planning.encoder import Array
 from ratchet.core.planning.files import NETWORK, Description, PlannerFile, read_file, save_planner
-from ratchet.core.planning.learned import execution_digest
+from ratchet.core.planning.learned import TEST, TRAIN, VALIDATION, execution_digest, part_of
 from ratchet.core.planning.logged import decisions
 from ratchet.core.planning.network import fresh_weights
 from ratchet.trainer_worker.errors import DataUnusable
@@ -60,42 +60,36 @@ def train(
 ) -> Trained:
     """A planner from the executions that succeeded; `start`: the file of the one that it continues.
 
-    20 % validate: they choose the best epoch and lower the rate. Another 15 % test, and are looked at once, at the end;
-    a workflow's digest decides which part it is in. Raises `DataUnusable` where too few executions succeeded.
+    20 % validate: they choose the best epoch and lower the rate. Another 15 % test: they are looked at once, at
+    the end, and judge the planner afterwards; a workflow's digest decides which part it is in. Raises `DataUnusable` where too few executions succeeded.
     """
     torch.manual_seed(seed)
     earlier = read_file(start) if start else None
     task_types = earlier.description.task_types if earlier else TASK_TYPES
     usable = [row for row in rows if _usable(row, task_types)]
-    parts = {name: [row for row in usable if part_of(row) == name] for name in ("train", "validation", "test")}
-    if len(usable) < LEAST_ROWS or not parts["train"] or not parts["validation"]:
+    parts = {name: [row for row in usable if part_of(row.workflow_id) == name] for name in (TRAIN, VALIDATION, TEST)}
+    if len(usable) < LEAST_ROWS or not parts[TRAIN] or not parts[VALIDATION]:
         raise DataUnusable(
             f"{len(usable)} of {len(rows)} executions succeeded with a plan of known types; {LEAST_ROWS} are needed"
         )
     network = Network(starting_weights(earlier, len(task_types), seed))
     splits = {name: _split(part, task_types) for name, part in parts.items() if part}
-    epochs = _fit(network, splits["train"], splits["validation"], options, report)
-    metrics = {"epochs": float(epochs), "samples": float(len(parts["train"]))}
-    for name in ("validation", "test"):
+    epochs = _fit(network, splits[TRAIN], splits[VALIDATION], options, report)
+    metrics = {"epochs": float(epochs), "samples": float(len(parts[TRAIN]))}
+    for name in (VALIDATION, TEST):
         if name in splits:
             metrics |= {f"{name}_{figure}": value for figure, value in evaluate(network, splits[name]).items()}
     # Those that failed too: they were left out by their outcome, and a log of them alone would judge nothing fairly.
-    learned = {execution_digest(row.workflow_id) for row in rows}
+    learned = {execution_digest(row.workflow_id) for row in rows if part_of(row.workflow_id) != TEST}
     trained_on = learned | set(earlier.description.trained_on if earlier else ())
     description = Description(selector=NETWORK, task_types=task_types, trained_on=tuple(sorted(trained_on)))
-    return Trained(save_planner(PlannerFile(description, network.arrays())), len(usable), metrics)
+    return Trained(save_planner(PlannerFile(description, network.arrays())), len(usable) - len(parts[TEST]), metrics)
 
 
 def starting_weights(earlier: PlannerFile | None, types: int, seed: int) -> dict[str, Array]:
     """Those of the planner that is continued; fresh ones where it has none of that name."""
     weights = fresh_weights(types, seed)
     return weights | {name: earlier.tensors[name] for name in weights if earlier and name in earlier.tensors}
-
-
-def part_of(row: WorkflowExecution) -> str:
-    """Train, validation or test: always the same of an execution, so that no later training learns from a test."""
-    share = int(execution_digest(row.workflow_id)[:8], 16) / 2**32
-    return "validation" if share < 0.2 else "test" if share < 0.35 else "train"
 
 
 def _usable(row: WorkflowExecution, task_types: Sequence[str]) -> bool:
