@@ -30,6 +30,12 @@ test("a bundle without a part leaves it as agents send it", () => {
   assert.equal(answering({ model: { name: "support@3-9be2d410", digest: "d" } } as Bundle), "support@3-9be2d410");
 });
 
+test("a planner's bundle has the planner alone, and another file is a change", () => {
+  const [one, other] = ["a", "b"].map((digit) => ({ planner: { uri: "s3://x", sha256: digit.repeat(64) } }) as unknown as Bundle) as [Bundle, Bundle];
+  assert.deepEqual(partsOf(one).map((part) => `${part.name}: ${part.words}`), ["planner: plans workflows and chooses workers: the file aaaaaaaaaaaa"]);
+  assert.deepEqual(compared(one, other).changes.map((change) => change.name), ["planner"]);
+});
+
 test("two bundles differ in parts", () => {
   const other = { ...WHOLE, instructions: { text: "Be polite.", mode: "append", variables: ["shop"] }, examples: [] } as unknown as Bundle;
   const { changes, same } = compared(other, WHOLE);

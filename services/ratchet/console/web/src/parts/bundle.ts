@@ -22,12 +22,12 @@ export function answering(bundle: Bundle): string {
 
 /** In the order in which a request shows them. A bundle that changes nothing has only who answers. */
 export function partsOf(bundle: Bundle): Part[] {
-  const { instructions, examples = [], response_format: shape } = bundle;
+  const { instructions, examples = [], response_format: shape, planner } = bundle;
+  if (planner != null) return [{ name: "planner", words: `plans workflows and chooses workers: the file ${planner.sha256.slice(0, 12)}`, text: null }];
   const parts: Part[] = [{ name: "who answers", words: answering(bundle), text: null }];
   if (instructions != null) parts.push({ name: "instructions", words: standing(instructions), text: instructions.text });
   for (const [name, tool] of Object.entries(bundle.tools ?? {}).sort(([a], [b]) => (a < b ? -1 : 1))) parts.push(toolPart(name, tool));
   if (examples.length > 0) parts.push({ name: "examples", words: `${examples.length} messages after the instructions`, text: examples.map((each) => `${each.role}: ${each.content}`).join("\n") });
-  if (bundle.planner != null) parts.push({ name: "planner", words: `plans workflows and chooses workers: the file ${bundle.planner.sha256.slice(0, 12)}`, text: null });
   const sampling = [...values(bundle.defaults, "unless the agent sets it"), ...values(bundle.overrides, "whatever the agent sets")];
   if (sampling.length > 0) parts.push({ name: "sampling", words: `${sampling.length} of its values`, text: sampling.join("\n") });
   if (shape != null) parts.push({ name: "response format", words: `in place of the agent's: ${String(shape["type"])}`, text: JSON.stringify(sorted(shape), null, 2) });

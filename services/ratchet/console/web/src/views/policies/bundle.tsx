@@ -38,7 +38,7 @@ export function BundlePanels({ role, version, other }: { role: string; version: 
 
 function Parts({ bundle }: { bundle: Bundle }) {
   const parts = partsOf(bundle);
-  if (parts.length === 1 && bundle.model == null) return <Empty>Nothing: calls go on as agents send them, to what answers for the role without a policy.</Empty>;
+  if (parts.length === 1 && bundle.model == null && bundle.planner == null) return <Empty>Nothing: calls go on as agents send them, to what answers for the role without a policy.</Empty>;
   return (
     <div class="stack gap">
       {parts.map((part) => (
