@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ import uuid_utils
 
 from ratchet.bus.testing import FakeBroker, FakeBus, eventually
 from ratchet.core.contract import Message
-from ratchet.core.contract.bundle import NO_BUNDLE
+from ratchet.core.contract.bundle import Bundle
 from ratchet.core.contract.http.gateway import FetchedBundle
 from ratchet.core.contract.workflows import TASK_TYPES, Plan, PlannerRef, SubTask, Worker, WorkerLimits
 from ratchet.core.errors import NotFound
@@ -112,7 +113,7 @@ def bundle(version: int = 3, arm: str = "canary") -> FetchedBundle:
     """What the gateway draws."""
     return FetchedBundle(
         trajectory_id="", role="planner", policy=f"planner@{version}", version=version, digest="a" * 64, arm=arm,
-        weight=0.1, bundle=NO_BUNDLE,
+        weight=0.1, bundle=Bundle(planner=PlannerRef(uri="s3://blobs/a", sha256="a" * 64)),
     )  # fmt: skip
 
 
@@ -231,6 +232,7 @@ class WorkflowWorld:
             left_s=deadline_s,
             created_at=self.bus.now(),
             holder="",
+            seed=uuid.uuid4().hex,
             **given,
         )
 

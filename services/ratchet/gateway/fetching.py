@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl
 from ratchet.core.contract.bundle import NO_BUNDLE
 from ratchet.core.contract.http.gateway import FetchedBundle
 from ratchet.core.contract.roles import DEFAULT_ROLE
+from ratchet.core.errors import Unavailable
 from ratchet.core.rules.texts import user_ref
 from ratchet.core.service.asgi import Request, Response, json_response
 from ratchet.gateway.calls import AskedModel, CallOpener, labels_of, new_id, scope_of
@@ -29,7 +30,8 @@ class BundleFetcher:
     async def get(self, request: Request, trajectory: str | None) -> Response:
         """GET /v1/bundle?role=&trajectory=&user=&session=: all of them may be absent.
 
-        Raises `NotFound` for a role that nothing answers for, and `Forbidden` for one that is not the caller's.
+        Raises `NotFound` for a role that nothing answers for, `Forbidden` for one that is not the caller's, and
+        `Unavailable` for a bundle that was not read yet.
         """
         calls, given = self.calls, dict(parse_qsl(request.query))
         role, owner = given.get("role", DEFAULT_ROLE), request.caller.key_id or ""
@@ -42,9 +44,11 @@ class BundleFetcher:
         user = user_ref(calls.user_key, given.get("user"))
         labels = labels_of(request)._replace(session=given.get("session"))
         _, arm, choice = await calls.draw(model, asking, request.caller, subject, labels.refs(user), off=labels.off)
+        policy, claim = choice.assignment.policy, claim_of(arm.role, choice.assignment, mixed=arm.mixed)
+        if policy.bundle and choice.bundle is None:
+            raise Unavailable(f"the gateway has not read the bundle of {policy.name}")
         arm.fetched = True
         self.updates.changed(arm)
-        policy, claim = choice.assignment.policy, claim_of(arm.role, choice.assignment, mixed=arm.mixed)
         return json_response(
             FetchedBundle(
                 trajectory_id=arm.trajectory_id,

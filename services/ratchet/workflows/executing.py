@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace as replaced
 
@@ -13,10 +12,10 @@ from msgspec.structs import replace
 
 from ratchet.bus.tasks import end
 from ratchet.core.contract.workflows import Plan, Worker, WorkerOption
-from ratchet.core.errors import Unavailable
+from ratchet.core.errors import Unavailable, Unreadable
 from ratchet.core.planning.base import Choice, Planner
 from ratchet.workflows.domain.asking import Answer, Asked, CallFailed, inputs_of, most_usd, system_of, text_of
-from ratchet.workflows.domain.choosing import capable, drawn, options_of
+from ratchet.workflows.domain.choosing import Known, capable, drawn, options_of
 from ratchet.workflows.domain.workflow import (
     FAILED,
     RUNNING,
@@ -30,6 +29,7 @@ from ratchet.workflows.domain.workflow import (
     without_the_doomed,
 )
 from ratchet.workflows.held import Held
+from ratchet.workflows.kv_workflows import digest_of
 from ratchet.workflows.parts import Parts, new_id
 from ratchet.workflows.planning import patiently
 
@@ -124,19 +124,13 @@ class Executor:
         part, step = plan.sub_tasks[index], workflow.steps[index]
         known = capable(await patiently(self._parts.registry.every, "the registry"), part.task_type)
         options, name = step.options, step.worker
+        text = text_of(part, inputs_of(plan, index, self._inputs.texts, self._outputs))
         if name is None:
-            if not known:
-                raise _Unable(f"the registry has no worker that can do {part.task_type}")
-            workers = [each.corrected for each in known]
-            choice = Choice(workflow.instruction, plan, index, workers, [each.measured for each in known])
-            options = options_of(choice, self._planner.propensities(choice))
-            name = drawn(workflow.workflow_id, index, options).worker
+            options = self._options(index, known, len(text))
+            name = drawn(workflow.seed, index, options).worker
         worker = next((each.worker for each in known if each.worker.name == name), None)
         if worker is None:
             raise _Unable(f"the worker {name}, which was chosen for it, has left the registry")
-        text = text_of(part, inputs_of(plan, index, self._inputs.texts, self._outputs))
-        if len(text) > worker.limits.max_input_chars:
-            raise _Unable(f"its input has {len(text)} characters, and {name} takes {worker.limits.max_input_chars}")
         asked = Asked(
             task_type=part.task_type,
             text=text,
@@ -147,6 +141,19 @@ class Executor:
         )
         propensity = next(option.propensity for option in options if option.worker == name)
         return _Chosen(worker, options, propensity, asked, most_usd(worker, asked))
+
+    def _options(self, index: int, known: Sequence[Known], chars: int) -> tuple[WorkerOption, ...]:
+        """Those of the capable that take an input of so many characters: the draw is among what can be done."""
+        plan = self._plan
+        if not known:
+            raise _Unable(f"the registry has no worker that can do {plan.sub_tasks[index].task_type}")
+        able = [each for each in known if chars <= each.worker.limits.max_input_chars]
+        if not able:
+            most = max(known, key=lambda each: each.worker.limits.max_input_chars).worker
+            raise _Unable(f"its input has {chars} characters, and {most.name} takes {most.limits.max_input_chars}")
+        workers = [each.corrected for each in able]
+        choice = Choice(self._held.workflow.instruction, plan, index, workers, [each.measured for each in able])
+        return options_of(choice, self._planner.propensities(choice))
 
     async def _reserve(self, index: int, chosen: _Chosen) -> bool:
         """Set aside the most that the call may cost, as soon as the budget has room for it; False: it never will."""
@@ -210,20 +217,21 @@ class Executor:
             await self._note(chosen.worker, success=False, took_s=over - began, cost_usd=cost)
             return again
         over = self._parts.monotonic()
-        await self._succeed(index, answer, (over - first) * 1000)
-        await self._note(chosen.worker, success=True, took_s=over - began, cost_usd=answer.cost_usd)
+        cost = chosen.most_usd if answer.cost_usd is None else answer.cost_usd
+        await self._succeed(index, answer, cost, (over - first) * 1000)
+        await self._note(chosen.worker, success=True, took_s=over - began, cost_usd=cost)
         return False
 
-    async def _succeed(self, index: int, answer: Answer, latency_ms: float) -> None:
+    async def _succeed(self, index: int, answer: Answer, cost_usd: float, latency_ms: float) -> None:
         self._outputs[index] = answer.text
-        workflow_id = self._held.workflow.workflow_id
+        workflow_id, digest = self._held.workflow.workflow_id, digest_of(answer.text)
         await patiently(lambda: self._parts.store.keep_output(workflow_id, index, answer.text), "an output")
 
         def succeeded(now: Workflow) -> Workflow:
             step = replace(
-                _paid(now.steps[index], answer.cost_usd, latency_ms, None),
+                _paid(now.steps[index], cost_usd, latency_ms, None),
                 state=SUCCEEDED,
-                output_digest=hashlib.sha256(answer.text.encode(errors="replace")).hexdigest(),
+                output_digest=digest,
                 output_chars=len(answer.text),
             )
             return replace(now.with_step(index, step), unrecorded=now.unrecorded or answer.unrecorded)
@@ -242,7 +250,7 @@ class Executor:
         self._ended((await self._held.change(finished)).steps[index])
 
     async def _note(self, worker: Worker, *, success: bool, took_s: float, cost_usd: float) -> None:
-        with suppress(Unavailable):  # one call more or less changes no mean
+        with suppress(Unavailable, Unreadable):  # one call more or less changes no mean
             await self._parts.registry.note(worker.name, success=success, latency_ms=took_s * 1000, cost_usd=cost_usd)
 
 

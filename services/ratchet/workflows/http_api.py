@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import re
+import secrets
 import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -31,8 +33,9 @@ from ratchet.core.rules.texts import user_ref
 from ratchet.core.service.control_api import ControlApi
 from ratchet.workflows.domain.choosing import Known
 from ratchet.workflows.domain.workflow import RUNNING, SUCCEEDED, Inputs, Workflow
+from ratchet.workflows.http_tools import is_url
 from ratchet.workflows.kv_workers import WorkerStore
-from ratchet.workflows.kv_workflows import WorkflowStore
+from ratchet.workflows.kv_workflows import WorkflowStore, digest_of
 from ratchet.workflows.parts import new_id
 from ratchet.workflows.runners import Runners
 
@@ -95,6 +98,8 @@ class WorkflowRoutes:
             raise BadRequest(f"{wrong[:40]!r} names no input: letters, digits and . _ - do", param="inputs")
         if not body.instruction.strip():
             raise BadRequest("the instruction is empty", param="instruction")
+        if body.session is not None and not (body.session.isascii() and body.session.isprintable()):
+            raise BadRequest("`session` has printable ASCII characters: it is sent as a header", param="session")
         policy = None if body.policy in (None, AUTO) else body.policy
         if policy is not None and (parse_model(policy).role != body.role or parse_model(policy).version is None):
             raise BadRequest(
@@ -109,6 +114,8 @@ class WorkflowRoutes:
             left_s=body.deadline_s,
             created_at=self.now(),
             holder="",
+            seed=secrets.token_hex(16),
+            order=digest_of(msgspec.json.encode([body.instruction, body.inputs], order="sorted").decode()),
             asked_policy=policy,
             user_ref=user_ref(self.user_key, body.user),
             session=body.session,
@@ -116,7 +123,7 @@ class WorkflowRoutes:
 
     async def list_workflows(self, caller: Caller) -> WorkflowsOut:
         """Workflows of the last day, the newest first."""
-        newest = [workflow for workflow in await self.store.newest(LISTED) if _may_see(caller, workflow.role)]
+        newest = await self.store.newest(LISTED, partial(_may_see, caller))
         return WorkflowsOut(workflows=[shown(workflow, {}, brief=True) for workflow in newest])
 
     async def get_workflow(self, workflow_id: str, caller: Caller) -> WorkflowOut:
@@ -136,15 +143,14 @@ class WorkflowRoutes:
         return self._events(workflow_id, caller)
 
     async def _events(self, workflow_id: str, caller: Caller) -> AsyncGenerator[bytes, None]:
-        before: WorkflowOut | None = None
+        before: Workflow | None = None
         quiet_s = 0.0
         while True:
             workflow = await self._require(workflow_id, caller)
-            now = await self._shown(workflow)
             quiet_s += POLL_S
-            if now != before:
-                before, quiet_s = now, 0.0
-                yield b"event: workflow\ndata: " + msgspec.json.encode(now) + b"\n\n"
+            if workflow != before:
+                before, quiet_s = workflow, 0.0
+                yield b"event: workflow\ndata: " + msgspec.json.encode(await self._shown(workflow)) + b"\n\n"
             elif quiet_s >= HEARTBEAT_S:
                 quiet_s = 0.0
                 yield b": still here\n\n"
@@ -161,7 +167,7 @@ class WorkflowRoutes:
 
     async def _shown(self, workflow: Workflow) -> WorkflowOut:
         done = [index for index, step in enumerate(workflow.steps) if step.state == SUCCEEDED]
-        return shown(workflow, await self.store.outputs(workflow.workflow_id, done))
+        return shown(workflow, await self.store.outputs(workflow, done))
 
 
 @dataclass(frozen=True)
@@ -192,8 +198,8 @@ class WorkerRoutes:
             raise BadRequest("a worker's name has lower-case letters, digits, - and _, at most 64", param="name")
         if (body.model is None) == (body.url is None):
             raise BadRequest("a worker has either a `model` or a `url`", param="model")
-        if body.url is not None and re.match(r"https?://[^/]", body.url) is None:
-            raise BadRequest("the `url` of a tool begins with http:// or https://", param="url")
+        if body.url is not None and not is_url(body.url):
+            raise BadRequest("the `url` of a tool is http:// or https:// with a host", param="url")
         unknown = [kind for kind in body.capabilities if kind not in TASK_TYPES]
         if unknown:
             raise BadRequest(

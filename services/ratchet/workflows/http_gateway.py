@@ -11,7 +11,7 @@ import structlog
 from ratchet.bus.message import JsonObject, decode
 from ratchet.core.contract.http.gateway import FetchedBundle
 from ratchet.core.contract.roles import DEFAULT_ROLE
-from ratchet.core.contract.values import Ordinal
+from ratchet.core.contract.values import Count
 from ratchet.core.contract.workflows import Worker
 from ratchet.core.errors import RatchetError, Unavailable
 from ratchet.core.service.http_client import AsyncApiClient, Peer, Reply, bearer, error_of
@@ -28,11 +28,13 @@ ENDS = 3
 RECORD = "x-ratchet-record"
 AGAIN = frozenset({408, 409, 429})
 """Refusals that may pass, besides statuses from 500 on."""
+FILTERED = "content_filter"
+"""Code of a refusal that may have come after the engine had answered, and cost as much."""
 
 
 class _Usage(msgspec.Struct, frozen=True):
-    prompt_tokens: Ordinal
-    completion_tokens: Ordinal
+    prompt_tokens: Count
+    completion_tokens: Count
 
 
 class _Message(msgspec.Struct, frozen=True):
@@ -103,9 +105,10 @@ class HttpGateway:
             raise CallFailed(f"{worker.name}: {error}", again=True, cost_usd=None) from error
         cost_usd = _cost_of(reply, worker)
         if reply.status != 200:
-            again = reply.status >= 500 or reply.status in AGAIN
-            raise CallFailed(f"{worker.name}: {error_of(self._client.peer, reply)}", again=again, cost_usd=cost_usd)
-        return Answer(_text_of(reply, worker, cost_usd), cost_usd or 0.0, reply.headers.get(RECORD) == "off")
+            again, error = reply.status >= 500 or reply.status in AGAIN, error_of(self._client.peer, reply)
+            cost_usd = None if error.code == FILTERED else cost_usd
+            raise CallFailed(f"{worker.name}: {error}", again=again, cost_usd=cost_usd)
+        return Answer(_text_of(reply, worker, cost_usd), cost_usd, reply.headers.get(RECORD) == "off")
 
     async def end(self, trajectory_id: str, workflow_id: str, *, success: bool, unrecorded: bool) -> None:
         """End a child trajectory. A gateway that does not take it is not asked for ever: nothing depends on it."""

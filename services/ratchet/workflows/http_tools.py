@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
+import httpx
 import msgspec
 
 from ratchet.bus.message import decode
@@ -14,6 +15,15 @@ from ratchet.workflows.domain.asking import Answer, Asked, CallFailed
 from ratchet.workflows.http_gateway import AGAIN, ANSWER_BYTES, checked_output
 
 
+def is_url(text: str) -> bool:
+    """Whether a tool can be asked there."""
+    try:
+        url, parts = httpx.URL(text), urlsplit(text)
+    except (httpx.InvalidURL, ValueError):
+        return False
+    return url.scheme in {"http", "https"} and bool(url.host) and parts.netloc.isprintable()
+
+
 class _Written(msgspec.Struct, frozen=True):
     output: str
 
@@ -21,6 +31,8 @@ class _Written(msgspec.Struct, frozen=True):
 async def ask_tool(worker: Worker, asked: Asked) -> Answer:
     """Have a tool do a sub-task. Raises `CallFailed`."""
     assert worker.url is not None  # noqa: S101 - the registry holds workers with either
+    if not is_url(worker.url):
+        raise CallFailed(f"{worker.name} has no URL that can be asked", again=False, cost_usd=0.0)
     parts = urlsplit(worker.url)
     peer = Peer(worker.name, f"{parts.scheme}://{parts.netloc}", answer_bytes=ANSWER_BYTES)
     path = f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}"

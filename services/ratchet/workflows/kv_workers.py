@@ -34,10 +34,7 @@ class WorkerStore:
             if key.endswith(MEASURED):
                 continue
             try:
-                measures = stored.get(key + MEASURED)
-                known.append(
-                    Known(decode(content, Worker), decode(measures, WorkerMeasures) if measures is not None else None)
-                )
+                known.append(Known(decode(content, Worker), _measures_of(key, stored.get(key + MEASURED))))
             except msgspec.DecodeError as error:
                 log.error("a worker cannot be read", worker=key, reason=str(error))
         return known
@@ -59,3 +56,12 @@ class WorkerStore:
         """Count a call."""
         counted = partial(measured, success=success, latency_ms=latency_ms, cost_usd=cost_usd)
         await self._measures.change(name + MEASURED, counted)
+
+
+def _measures_of(name: str, stored: bytes | None) -> WorkerMeasures | None:
+    """None, too, where they cannot be read: a worker does its work without."""
+    try:
+        return decode(stored, WorkerMeasures) if stored is not None else None
+    except msgspec.DecodeError as error:
+        log.error("what was measured of a worker cannot be read", worker=name, reason=str(error))
+        return None

@@ -2,13 +2,14 @@
 
 <id>            the workflow as it stands
 <id>.inputs     what it begins with, while it runs
-<id>.<index>    what a sub-task's worker wrote
+<id>.<index>.<digest>   what a sub-task's worker wrote
 active.<id>     who runs it; removed once it is over and published
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from msgspec.structs import replace
@@ -34,7 +35,10 @@ class WorkflowStore:
         self._keys = Bucket(bus, WORKFLOWS, Value)
 
     async def create(self, workflow: Workflow, inputs: Inputs) -> int:
-        """Write a workflow and what it begins with; returns its revision. Raises `Conflict` where the id is taken."""
+        """Write a workflow and what it begins with; returns its revision. Raises `Conflict` where the id is taken.
+
+        The lease's holder alone may: it writes over what one that was killed began with.
+        """
         if await self.get(workflow.workflow_id) is not None:
             raise Conflict(f"there is a workflow {workflow.workflow_id}")
         await self._inputs.put(f"{workflow.workflow_id}.inputs", inputs)
@@ -48,15 +52,17 @@ class WorkflowStore:
         """Write it unless it has changed since `revision`. Raises `Conflict`."""
         return await self._workflows.update(workflow.workflow_id, workflow, revision)
 
-    async def newest(self, most: int) -> list[Workflow]:
-        """The newest workflows, the newest first: ids grow with time."""
+    async def newest(self, most: int, may_see: Callable[[str], bool]) -> list[Workflow]:
+        """The newest workflows of the roles that may be seen, the newest first: ids grow with time."""
         ids = [key for key in await self._keys.keys() if "." not in key]
         newest: list[Workflow] = []
-        for workflow_id in reversed(ids[-most:]):
+        for workflow_id in reversed(ids):
             with suppress(Unreadable):  # of another version, which another process reads
                 entry = await self.get(workflow_id)
-                if entry is not None:
+                if entry is not None and may_see(entry.value.role):
                     newest.append(entry.value)
+            if len(newest) == most:
+                break
         return newest
 
     async def inputs(self, workflow_id: str) -> Inputs:
@@ -65,12 +71,13 @@ class WorkflowStore:
         return entry.value if entry is not None else Inputs(texts={})
 
     async def keep_output(self, workflow_id: str, index: int, text: str) -> None:
-        """Keep what a worker wrote."""
-        await self._outputs.put(f"{workflow_id}.{index}", Output(text=text))
+        """Keep what a worker wrote. A runner that was replaced writes over nothing of its successor."""
+        await self._outputs.put(f"{workflow_id}.{index}.{digest_of(text)}", Output(text=text))
 
-    async def outputs(self, workflow_id: str, indices: Sequence[int]) -> dict[int, str]:
+    async def outputs(self, workflow: Workflow, indices: Iterable[int]) -> dict[int, str]:
         """What the workers of these sub-tasks wrote."""
-        entries = {index: await self._outputs.get(f"{workflow_id}.{index}") for index in indices}
+        keys = {index: f"{workflow.workflow_id}.{index}.{workflow.steps[index].output_digest}" for index in indices}
+        entries = {index: await self._outputs.get(key) for index, key in keys.items()}
         return {index: entry.value.text for index, entry in entries.items() if entry is not None}
 
     async def leases(self) -> dict[str, Entry[Lease]]:
@@ -101,3 +108,8 @@ class WorkflowStore:
         """It is over and published."""
         await self._inputs.delete(f"{workflow_id}.inputs")
         await self._leases.delete(f"{ACTIVE}.{workflow_id}")
+
+
+def digest_of(text: str) -> str:
+    """sha256 of a text's UTF-8."""
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()

@@ -73,6 +73,9 @@ class Planning:
             claim = PolicyClaim(role=workflow.role, version=0, digest="", arm="stable", weight=0.0)
             await self._held.change(lambda now: replace(now, claim=claim, policy=f"{workflow.role}@0"))
             return
+        if fetched.version > 0 and fetched.bundle.planner is None:
+            await self._held.change(lambda now: replace(now, unrecorded=True))
+            raise Rejected(f"{fetched.policy} is no planner: the role {workflow.role} has another use")
         claim = PolicyClaim(
             role=workflow.role,
             version=fetched.version,
@@ -136,7 +139,8 @@ class Planning:
             cost = most if error.cost_usd is None else error.cost_usd
             await self._held.change(lambda now: _paid(now, cost))
             raise
-        await self._held.change(lambda now: _paid(now, answer.cost_usd))
+        cost = most if answer.cost_usd is None else answer.cost_usd
+        await self._held.change(lambda now: _paid(now, cost))
         await self._parts.gateway.end(
             asked.trajectory_id, workflow.workflow_id, success=True, unrecorded=workflow.unrecorded
         )

@@ -109,7 +109,7 @@ class Runner:
         done = [index for index, step in enumerate(workflow.steps) if step.state == SUCCEEDED]
         missing = [index for index in done if index not in self._outputs]
         if missing:
-            read = lambda: self._parts.store.outputs(workflow.workflow_id, missing)  # noqa: E731
+            read = lambda: self._parts.store.outputs(workflow, missing)  # noqa: E731
             self._outputs |= await patiently(read, "outputs")
 
     def _end_child(self, step: Step) -> None:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from ratchet.bus.kv import Entry
 from ratchet.bus.tasks import UntilStopped, end
-from ratchet.core.errors import Conflict, Unavailable
+from ratchet.core.errors import Conflict, Rejected, Unavailable, Unreadable, WrongState
 from ratchet.workflows import metrics
 from ratchet.workflows.domain.workflow import Inputs, Lease, Workflow, taken_over
 from ratchet.workflows.held import Held
@@ -28,6 +28,8 @@ log = structlog.get_logger()
 
 MOST = 100
 """Workflows under way in a process; each has up to five calls under way."""
+TRIES, PAUSE_S = 10, 0.1
+"""Looks for a workflow that another request begins; who was killed over it is waited for by its caller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,23 +85,33 @@ class Runners:
 
         Raises `Unavailable` where too many run here, or the broker does not answer.
         """
-        existing = await self.parts.store.get(workflow.workflow_id)
-        if existing is None:
+        store, workflow_id = self.parts.store, workflow.workflow_id
+        for _ in range(TRIES):
+            existing = await store.get(workflow_id)
+            if existing is not None:
+                if existing.value.order != workflow.order:
+                    raise WrongState(
+                        f"the workflow {workflow_id} has another instruction or other inputs", param="workflow_id"
+                    )
+                return existing.value
             if len(self._mine) >= MOST:
                 raise Unavailable(f"{MOST} workflows are under way here: try again later")
-            try:
-                revision = await self.parts.store.create(replace(workflow, holder=self.holder), inputs)
-            except Conflict:  # asked for twice at once
-                return await self.begin(workflow, inputs)
-            existing = Entry(replace(workflow, holder=self.holder), revision)
-        now = existing.value
-        if now.published or now.workflow_id in self._mine:
-            return now
-        with suppress(Conflict):  # it has one; without, its runner was killed before it wrote it
-            lease = Lease(holder=self.holder, beat=1, left_s=now.left_s)
-            revision = await self.parts.store.hold(now.workflow_id, lease, None)
-            await self._go_on(now.workflow_id, Entry(lease, revision), now.left_s)
-        return now
+            with suppress(Conflict):  # asked for twice at once
+                return await self._create(replace(workflow, holder=self.holder), inputs)
+            await asyncio.sleep(PAUSE_S)
+        raise Unavailable(f"the workflow {workflow_id} is being begun: try again later")
+
+    async def _create(self, workflow: Workflow, inputs: Inputs) -> Workflow:
+        """The lease comes first: what a kill leaves behind is taken over, or closed. Raises `Conflict`."""
+        lease = Lease(holder=self.holder, beat=1, left_s=workflow.left_s)
+        revision = await self.parts.store.hold(workflow.workflow_id, lease, None)
+        try:
+            await self.parts.store.create(workflow, inputs)
+        except Conflict:  # it was run to its end between the look for it and the lease
+            await self.parts.store.close(workflow.workflow_id)
+            raise
+        await self._go_on(workflow.workflow_id, Entry(lease, revision), workflow.left_s)
+        return workflow
 
     async def cancel(self, workflow_id: str) -> bool:
         """End a workflow, whichever process runs it; False where it is over."""
@@ -119,8 +131,11 @@ class Runners:
             mine = self._mine.get(workflow_id)
             if mine is not None:
                 await self._renew(workflow_id, mine, entry)
-            else:
+                continue
+            try:
                 await self._take_over(workflow_id, entry)
+            except (Unreadable, Rejected) as error:
+                log.error("a workflow cannot be taken over", workflow_id=workflow_id, reason=str(error))
         self._seen = {workflow_id: seen for workflow_id, seen in self._seen.items() if workflow_id in leases}
         metrics.ACTIVE.set(len(self._mine))
 

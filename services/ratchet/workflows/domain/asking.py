@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from ratchet.bus.message import JsonObject
 from ratchet.core.contract.workflows import Plan, SubTask, Worker
 
@@ -34,7 +36,8 @@ class Answer:
     """What a worker wrote."""
 
     text: str
-    cost_usd: float
+    cost_usd: float | None
+    """None where it does not say: the most that the call may have cost."""
     unrecorded: bool = False
     """The gateway records nothing of this user any more."""
 
@@ -53,7 +56,8 @@ def most_usd(worker: Worker, asked: Asked) -> float:
     """The most that a call can cost."""
     if worker.url is not None:
         return worker.cost_per_token
-    prompt = len(asked.text.encode()) + len(asked.system.encode()) + TEMPLATE_TOKENS
+    texts = [asked.text.encode(), asked.system.encode(), msgspec.json.encode(asked.response_format or "")]
+    prompt = sum(map(len, texts)) + TEMPLATE_TOKENS
     return (prompt + worker.limits.max_output_tokens) * worker.cost_per_token
 
 

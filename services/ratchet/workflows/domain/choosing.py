@@ -52,10 +52,11 @@ def options_of(choice: Choice, propensities: Sequence[float]) -> tuple[WorkerOpt
     )
 
 
-def drawn(workflow_id: str, index: int, options: Sequence[WorkerOption]) -> WorkerOption:
-    """One of the options. The draw follows from workflow and sub-task alone: a runner that goes on draws the same."""
-    seed = hashlib.sha256(f"{workflow_id}.{index}".encode()).digest()
-    point = random.Random(seed).random() * sum(option.propensity for option in options)
+def drawn(seed: str, index: int, options: Sequence[WorkerOption]) -> WorkerOption:
+    """One of the options. The draw follows from the workflow's seed and the sub-task: a runner that goes on draws the
+    same, and no caller can pick it."""
+    digest = hashlib.sha256(f"{seed}.{index}".encode()).digest()
+    point = random.Random(digest).random() * sum(option.propensity for option in options)
     for option in options:
         point -= option.propensity
         if point < 0:

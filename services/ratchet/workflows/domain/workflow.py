@@ -116,6 +116,10 @@ class Workflow(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Until the deadline, at the last change, by the runner's monotonic clock."""
     holder: str
     """The process that may change it: another one that takes it over writes itself in here first."""
+    seed: str
+    """Random: what its draws of workers follow from."""
+    order: str = ""
+    """Digest of instruction and inputs: the same id with another one is refused."""
     asked_policy: str | None = None
     user_ref: str | None = None
     session: str | None = None
@@ -214,7 +218,8 @@ def stopped(workflow: Workflow, why: str, *, cancelled: bool) -> Workflow:
     """Nothing of it goes on: what was reserved for calls under way stays spent."""
     for index, step in enumerate(workflow.steps):
         if not step.is_over:
-            state = CANCELLED if cancelled else FAILED if step.state == RUNNING else SKIPPED
+            asked = step.state == RUNNING or step.started_at is not None
+            state = CANCELLED if cancelled else FAILED if asked else SKIPPED
             spent = step.cost_usd + step.reserved_usd
             over = replace(step, state=state, error=why, cost_usd=spent, reserved_usd=0.0)
             workflow = workflow.with_step(index, over)
