@@ -104,7 +104,7 @@ async def test_worse_selector_is_refused() -> None:
     assert "95 % interval" in result.reason
 
 
-async def test_short_log_decides_nothing_and_says_what_it_lacks() -> None:
+async def test_short_log_decides_nothing_and_names_what_it_lacks() -> None:
     result = await Given("good", logged(20)).check()
     assert (result.outcome, "100 are needed" in result.reason) == (NOT_RUN, True), result.reason
     assert result.evidence["executions"] == 20

@@ -112,7 +112,7 @@ def test_policy_gradient_continues_the_planner_that_serves(tmp_path: Path) -> No
     assert 0 < second.manifest.metrics["ess"] <= 1
 
 
-def test_policy_gradient_without_a_planner_says_what_is_missing(tmp_path: Path) -> None:
+def test_policy_gradient_without_a_planner_names_what_is_missing(tmp_path: Path) -> None:
     blobs = MemoryBlobs()
     spec, _ = fetch_planning(blobs, dispatched(blobs, tmp_path, "planner_ppo"), tmp_path, threads=1)
     with pytest.raises(DataUnusable, match="planner_supervised"):
