@@ -1,7 +1,8 @@
 """Runs many instructions, made of templates, as workflows: a few at a time, under one spend cap, and resumable.
 
 A run's file gets the id of each workflow before it is sent, and what became of it. A run that was interrupted sends the
-ids that are there again, and the service answers with the workflows that have them: nothing is run twice.
+ids that are there again, and the service answers with the workflows that have them: nothing is run twice. The service
+knows a workflow for a day: an older one that it does not know is lost, and counts as if it had spent all that it may.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from uuid import UUID
 
 import msgspec
 
@@ -25,11 +27,14 @@ from ratchet.core.errors import NotFound, Rejected, Unavailable
 ENDED = frozenset({"succeeded", "partial", "failed", "cancelled"})
 """States of a workflow in which nothing goes on."""
 BEGUN = "begun"
+LOST = "lost"
 AT_ONCE = 4
 """Workflows of a run under way at the same time: each may have five calls under way."""
 SHARE = 4.0
 """A workflow may cost this many times its share of the budget: a cap at the mean would cut the longer ones off."""
 ROUNDING = 1e-9
+KEPT_S = 20 * 3600.0
+"""For so long a workflow is surely known by its id: the service keeps it for a day, and clocks differ."""
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
@@ -49,8 +54,9 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     workflow_id: str
     state: str
-    """`begun`, or how it ended."""
+    """`begun`, `lost`, or how it ended."""
     cost_usd: float
+    """Of one that is lost: the most that it may have spent."""
     instruction: str
 
 
@@ -89,6 +95,8 @@ class Service:
     new_id: Callable[[], str]
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
+    now: Callable[[], float] = time.time
+    """Seconds since 1970, as ids have them."""
 
 
 @dataclass(slots=True)
@@ -100,6 +108,11 @@ class Collection:
     begun: dict[int, str] = field(default_factory=dict[int, str])
     """Ids of workflows that were sent, or were about to be, and of which no end is known."""
     under_way: dict[int, WorkflowOut] = field(default_factory=dict[int, WorkflowOut])
+
+    @property
+    def lost(self) -> list[str]:
+        """Ids of those whose end is not known any more."""
+        return [one.workflow_id for one in self.ended.values() if one.state == LOST]
 
     @property
     def spent_usd(self) -> float:
@@ -123,7 +136,8 @@ class Collection:
         """Where it stands, in words."""
         good = sum(one.state == "succeeded" for one in self.ended.values())
         spent = f"${self.spent_usd:.4f} of ${self.run.budget_usd:g}"
-        return f"{len(self.ended)} of {self.run.count} have ended, {good} succeeded, {spent}"
+        lost = f", lost after a day: {', '.join(self.lost)}" if self.lost else ""
+        return f"{len(self.ended)} of {self.run.count} have ended, {good} succeeded{lost}, {spent}"
 
 
 def collect(
@@ -167,13 +181,28 @@ def _start_more(collection: Collection, service: Service, keep: Callable[[Collec
         known = collection.begun.get(number)
         workflow_id = collection.begun[number] = known or service.new_id()
         workflow = collection.run.workflow(number, workflow_id)
+        begun = Collected(
+            number=number, workflow_id=workflow_id, state=BEGUN, cost_usd=0.0, instruction=workflow.instruction
+        )
         if known is None:
-            keep(
-                Collected(
-                    number=number, workflow_id=workflow_id, state=BEGUN, cost_usd=0.0, instruction=workflow.instruction
-                )
-            )
+            keep(begun)
+        elif _is_lost(known, service):
+            collection.ended[number] = msgspec.structs.replace(begun, state=LOST, cost_usd=collection.run.each_usd)
+            keep(collection.ended[number])
+            continue
         collection.under_way[number] = service.start(workflow)
+
+
+def _is_lost(workflow_id: str, service: Service) -> bool:
+    """Whether the service may have forgotten a workflow, which would then be run and paid a second time."""
+    began = UUID(workflow_id).int >> 80  # a UUIDv7 begins with its milliseconds since 1970
+    if service.now() - began / 1000 < KEPT_S:
+        return False
+    try:
+        service.read(workflow_id)
+    except NotFound:
+        return True
+    return False
 
 
 def _collected(number: int, workflow: WorkflowOut) -> Collected:

@@ -45,8 +45,8 @@ def put_workers(
 ) -> None:
     """Register workers, or replace those of the same names; what was measured of them stays.
 
-    A worker has `name`, `model_type`, `capabilities` and one of `model` (what the gateway is asked for) and `url` (a
-    tool); `cost_per_token`, `latency_ms` and `limits` may follow.
+    A worker has `name`, `model_type`, `capabilities`, `cost_per_token` (dollars; of a tool, for each call) and one of
+    `model` (what the gateway is asked for) and `url` (a tool); `latency_ms` and `limits` may follow.
     """
     workers, endpoints = read_workers(file), locate(directory)
     if dry_run:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 from ratchet.cli.collecting import (
     AT_ONCE,
     BEGUN,
+    KEPT_S,
     Collected,
     Collection,
     Run,
@@ -45,6 +47,9 @@ class World:
         self.interrupt_after: int | None = None
         self.kept: list[Collected] = []
 
+    def new_id(self) -> str:
+        return str(UUID(int=(int(self.now * 1000) << 80) + len(self.kept)))
+
     def start(self, asked: WorkflowIn) -> WorkflowOut:
         self._require()
         assert [one.workflow_id for one in self.kept].count(asked.workflow_id or "") == 1, "sent before it was kept"
@@ -52,6 +57,8 @@ class World:
 
     def read(self, name: str) -> WorkflowOut:
         self._require()
+        if name not in self.started:
+            raise NotFound(f"there is no workflow {name}")
         return self.started[name]
 
     def sleep(self, seconds: float) -> None:
@@ -76,7 +83,7 @@ class World:
         return [one for one in self.kept if one.state != BEGUN]
 
     def collected(self, collection: Collection) -> Collection:
-        service = Service(self.start, self.read, lambda: f"id-{len(self.kept)}", lambda: self.now, self.sleep)
+        service = Service(self.start, self.read, self.new_id, lambda: self.now, self.sleep, lambda: self.now)
         collect(collection, service, self.kept.append, lambda _: None)
         return collection
 
@@ -113,6 +120,26 @@ def test_a_run_that_was_interrupted_goes_on_without_repeating(tmp_path: Path) ->
     assert len(again.ended) == len(world.started) == 10
     assert sorted(one.number for one in world.ended) == list(range(10))
     assert again.spent_usd == pytest.approx(5.0)
+
+
+def test_what_the_service_has_forgotten_is_not_run_again_and_named(tmp_path: Path) -> None:
+    world = World()
+    world.interrupt_after = 4
+    with pytest.raises(KeyboardInterrupt):
+        world.collected(Collection(run()))
+    path = kept_in(tmp_path / "run.jsonl", world.kept)
+    left = read_collected(path, run())
+    waiting = {name for number, name in left.begun.items() if number not in left.ended}
+    world.interrupt_after = None
+    world.started.clear()
+    world.now += KEPT_S + 10
+    again = world.collected(left)
+    assert {*again.lost} == waiting != set()
+    assert all(name in again.note for name in waiting)
+    assert waiting.isdisjoint(world.started)
+    assert len(again.ended) == 10
+    assert again.spent_usd == pytest.approx(0.5 * (10 - len(waiting)) + 1.0 * len(waiting))
+    assert sorted(read_collected(kept_in(path, world.kept), run()).lost) == sorted(waiting)
 
 
 def test_what_was_spent_before_an_interrupt_counts_to_the_cap() -> None:

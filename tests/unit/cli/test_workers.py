@@ -14,8 +14,20 @@ from ratchet.cli.workers import read_workers
 from ratchet.core.errors import Rejected
 from tests.support.fake_workflows import workflows_service
 
-WRITER = {"name": "writer", "model_type": "llm", "capabilities": ["generation"], "model": "openai/gpt-4o-mini"}
-TOOL = {"name": "tool", "model_type": "data", "capabilities": ["analysis"], "url": "http://127.0.0.1:9/do"}
+WRITER = {
+    "name": "writer",
+    "model_type": "llm",
+    "capabilities": ["generation"],
+    "model": "openai/gpt-4o-mini",
+    "cost_per_token": 6e-7,
+}
+TOOL = {
+    "name": "tool",
+    "model_type": "data",
+    "capabilities": ["analysis"],
+    "url": "http://127.0.0.1:9/do",
+    "cost_per_token": 0.0,
+}
 
 
 async def typed(*words: str) -> int:
@@ -48,7 +60,7 @@ async def test_workers_are_put_listed_shown_and_removed(
     [
         ({**WRITER, "cost": 1}, "has cost, which no worker has"),
         ({**WRITER, "url": "http://x"}, "must name one of model and url"),
-        ({"name": "writer", "model_type": "llm", "capabilities": ["generation"]}, "must name one of model and url"),
+        ({**WRITER, "model": None}, "must name one of model and url"),
         ({**WRITER, "capabilities": ["poetry"]}, "poetry is no type of sub-tasks"),
         ({**WRITER, "model_type": "oracle"}, "model_type oracle is none of llm"),
         ({**WRITER, "capabilities": []}, "worker 1 of"),

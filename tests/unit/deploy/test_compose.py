@@ -153,6 +153,12 @@ def test_gateway_and_deployer_ask_the_same_engines_with_the_same_key() -> None:
     assert gateway["RATCHET_ENGINES"] == deployer["RATCHET_ENGINES"]
 
 
+def test_a_user_has_the_same_name_in_calls_and_in_workflows() -> None:
+    gateway, workflows = (services()[name]["environment"] for name in ("gateway", WORKFLOWS.name))
+
+    assert workflows["RATCHET_GATEWAY_USER_KEY"] == gateway["RATCHET_GATEWAY_USER_KEY"]
+
+
 def test_every_api_is_closed_from_the_start_and_services_know_one_another() -> None:
     apis = [services()[name]["environment"] for name in ("gateway", "rl_coordinator", "canary_deployer", "console")]
 

@@ -128,7 +128,8 @@ WRONG_WORKERS: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("members", "why"), WRONG_WORKERS, ids=[str(members) for members, _ in WRONG_WORKERS])
 async def test_a_wrong_worker_is_refused_in_words(members: dict[str, Any], why: str) -> None:
-    given = {"name": "w", "model_type": "llm", "capabilities": ["generation"], "model": "m", **members}
+    given = {"name": "w", "model_type": "llm", "capabilities": ["generation"], "model": "m", "cost_per_token": 1e-6}
+    given |= members
     async with served(WorkflowWorld()) as client:
         answer = await client.post(
             "/v1/workers", json={key: value for key, value in given.items() if value is not None}

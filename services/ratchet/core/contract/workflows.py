@@ -72,8 +72,9 @@ class Worker(Value, frozen=True, kw_only=True, omit_defaults=True):
     """What the gateway is asked for: a role, a policy, or `UPSTREAM/MODEL`."""
     url: Annotated[str, matching(r"^https?://")] | None = None
     """Of an HTTP tool: gets `{"task_type", "input"}` as JSON, and answers `{"output": TEXT}`."""
-    cost_per_token: Amount = 0.0
-    """US dollars a token of prompt or answer; of a tool, for each call."""
+    cost_per_token: Amount
+    """US dollars a token of prompt or answer; of a tool, for each call. Stated also where it is 0: without a price no
+    budget bounds a worker."""
     latency_ms: Amount = 1000.0
     """Expected time of a call, until it was measured."""
     limits: WorkerLimits = WorkerLimits()

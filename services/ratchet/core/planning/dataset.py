@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from ratchet.bus.message import decode
 from ratchet.core.contract.workflows import Plan, SubTaskRun, WorkerOption, WorkflowExecution
-from ratchet.core.planning.rewards import JUDGED, workflow_reward
+from ratchet.core.planning.rewards import is_judged, workflow_reward
 
 PLANNING_FAILED = "planning failed"
 
@@ -41,8 +41,8 @@ class TrainingSubTask(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def was_executed(self) -> bool:
-        """Whether its worker was drawn by a selector and asked: what off-policy learners may use."""
-        return self.substituted_for is None and self.propensity is not None and self.status in JUDGED
+        """Whether a selector drew its worker, also if the budget then had no room: what off-policy learners may use."""
+        return self.substituted_for is None and self.propensity is not None and self.status != "cancelled"
 
 
 class TrainingRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +102,7 @@ def unusable(execution: WorkflowExecution, plan: Plan | None) -> str | None:
         return "a sub-task depends on a later one"
     if execution.status == "cancelled":
         return "cancelled"
-    judged = [run for run in execution.runs if run.status in JUDGED]
+    judged = [run for run in execution.runs if is_judged(run)]
     if not judged:
         return "no worker was asked"
     return next((reason for run in judged if (reason := _without_choice(run)) is not None), None)

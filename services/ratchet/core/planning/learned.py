@@ -54,7 +54,7 @@ def execution_digest(workflow_id: str) -> str:
 
 
 def part_of(workflow_id: str) -> str:
-    """The part that an execution is in, whatever came of it, and in every training alike: 20 % `VALIDATION`, 15 % `TEST`.
+    """Where an execution belongs, whatever came of it, in every training alike: 20 % `VALIDATION`, 15 % `TEST`.
 
     No algorithm learns from the test part, so that the log that a planner was trained on can also judge it.
     """

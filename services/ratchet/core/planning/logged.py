@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from ratchet.core.contract.workflows import SubTask, SubTaskRun, Worker, WorkerMeasures, WorkerOption, WorkflowExecution
 from ratchet.core.planning.base import Choice
 from ratchet.core.planning.learned import TEST, part_of
-from ratchet.core.planning.rewards import JUDGED
+from ratchet.core.planning.rewards import is_judged
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A worker that was chosen and asked."""
+    """A worker that was chosen, and asked if the budget had room for it."""
 
     choice: Choice
     chosen: int
@@ -26,12 +26,12 @@ class Decision:
 
 
 def decisions(row: WorkflowExecution) -> Iterator[Decision]:
-    """Those of an execution, in the order of the plan; without sub-tasks that were skipped, cancelled or not chosen."""
+    """Those of an execution, in the order of the plan; without sub-tasks that were cancelled or had no draw."""
     if row.plan is None:
         return
     for index, run in enumerate(row.runs[: len(row.plan.sub_tasks)]):
         names = [option.worker for option in run.options]
-        if run.status not in JUDGED or run.worker not in names or not run.propensity:
+        if not is_judged(run) or run.worker not in names or not run.propensity:
             continue
         task = row.plan.sub_tasks[index]
         choice = Choice(

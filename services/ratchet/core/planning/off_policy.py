@@ -1,9 +1,10 @@
 """What a candidate's selector would have earned on the plans that stable made, from stable's log.
 
 The estimand is the mean reward of a decision (`rewards.decision_reward` of its sub-task by itself), over the decisions
-that stable met: the plans are stable's, and which sub-tasks were reached is as stable left it. Each decision has its
-own weight, because a product over the sub-tasks of a workflow is 0 or huge after a few of them. A candidate that plans
-otherwise, or that reaches more by failing less, is judged by held-out tasks and the canary.
+that stable met: the plans are stable's, and which sub-tasks were reached is as stable left it. A worker that was drawn
+and whose call did not fit into the budget counts as a failure that cost nothing; cancelled sub-tasks are left out. Each
+decision has its own weight, because a product over the sub-tasks of a workflow is 0 or huge after a few of them. A
+candidate that plans otherwise, or that reaches more by failing less, is judged by held-out tasks and the canary.
 
 Estimators: inverse propensity (IPS), self-normalised (SNIPS, Swaminathan 2015) and doubly robust (Dudik 2011), the last
 with an outcome model that is fitted on the workflows of other subjects (cross-fitting, Chernozhukov 2018). Intervals

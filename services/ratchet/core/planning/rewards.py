@@ -11,7 +11,15 @@ from ratchet.core.contract.workflows import SubTaskRun, WorkflowExecution
 from ratchet.core.rules.cost_latency import value_of
 
 JUDGED = frozenset({"succeeded", "failed"})
-"""States of a sub-task whose worker was asked: what was skipped or cancelled says nothing about a worker."""
+"""States of a sub-task whose worker was asked."""
+
+
+def is_judged(run: SubTaskRun) -> bool:
+    """Whether a sub-task says something about the choice of its worker: one that was asked, or one that was drawn and
+    then skipped, because its call did not fit into the budget. To leave the latter out would make dear workers look
+    good. What was skipped without a draw or cancelled says nothing.
+    """
+    return run.status in JUDGED or (run.status == "skipped" and run.worker is not None)
 
 
 def workflow_reward(row: WorkflowExecution) -> float:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ratchet.core.contract.workflows import TASK_TYPES, WorkflowExecution
 from ratchet.core.planning.base import Choice, with_floor
-from ratchet.core.planning.rewards import decision_reward
+from ratchet.core.planning.rewards import decision_reward, is_judged
 
 Table = NDArray[np.float64]
 
@@ -128,7 +128,7 @@ def _decisions(
     """Task type, worker, complexity, success, and the reward lost to cost and latency, of each call that was made."""
     for row in rows:
         for task, run in zip(row.plan.sub_tasks if row.plan else (), row.runs, strict=False):
-            if run.worker is None or run.status not in ("succeeded", "failed") or task.task_type not in task_types:
+            if run.worker is None or not is_judged(run) or task.task_type not in task_types:
                 continue
             expense = -decision_reward(False, run.cost_usd, run.latency_ms)
             yield task.task_type, run.worker, task.complexity, run.status == "succeeded", expense

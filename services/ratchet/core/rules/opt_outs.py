@@ -19,6 +19,7 @@ _MEMBERS = (
     (SESSION, "session"),
     (AGENT, "agent"),
     (TRAJECTORY, "trajectory_id"),
+    (TRAJECTORY, "workflow_id"),
     (TRAJECTORY, "recorded_as"),
     (TRAJECTORY, "parent_trajectory_id"),
     (TRAJECTORY, "chosen_trajectory_id"),

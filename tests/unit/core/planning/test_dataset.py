@@ -49,7 +49,10 @@ def test_every_member_of_a_row_is_written() -> None:
         (execution(plan=None, status="failed"), "planning failed"),
         (execution(runs=(run_of(),)), "not one run for each sub-task"),
         (execution(status="cancelled"), "cancelled"),
-        (execution(runs=tuple(replace(run_of(), status="skipped") for _ in range(3))), "no worker was asked"),
+        (
+            execution(runs=tuple(replace(run_of(), status="skipped", worker=None, propensity=None) for _ in range(3))),
+            "no worker was asked",
+        ),
         (
             execution(runs=tuple(replace(run_of(), propensity=None) for _ in range(3))),
             "a choice without worker or propensity",

@@ -11,6 +11,8 @@ from ratchet.core.contract.workflows import TASK_TYPES, Plan, SubTask, SubTaskRu
 from ratchet.core.planning.base import Choice, with_floor
 from ratchet.core.planning.learned import LearnedPlanner, execution_digest
 from ratchet.core.planning.off_policy import Judgement, doubly_robust_terms, judge, judge_log, read_log
+from ratchet.core.planning.rewards import decision_reward
+from ratchet.core.planning.selectors import train_thompson
 from ratchet.core.planning.simulator import Teacher, World, play_many
 
 
@@ -159,7 +161,19 @@ def test_a_decision_is_never_judged_by_a_model_that_saw_it(rows: list[WorkflowEx
     assert not np.allclose(after[log.fold_D != 0], before[log.fold_D != 0])
 
 
-def test_a_skipped_sub_task_is_no_decision() -> None:
+def test_a_draw_that_the_budget_had_no_room_for_counts_as_a_failure() -> None:
+    option = WorkerOption(worker="a", propensity=0.5, model_type="llm", cost_per_token=1e-6, latency_ms=10.0)
+    dear = msgspec.structs.replace(option, worker="b")
+    skipped = SubTaskRun(status="skipped", options=(option, dear), worker="b", propensity=0.5, error="dear")
+    plan = Plan(sub_tasks=(SubTask(task_type="code", instruction="x"),), made_by="llm")
+    row = msgspec.structs.replace(play_many(World(1), Teacher(), 1, 1)[0], plan=plan, runs=(skipped,))
+    log = read_log([row], planner_of(Prefers("b")))
+    assert log.chosen_D.tolist() == [1]
+    assert log.rewards_D.tolist() == [decision_reward(False, 0.0, 0.0)]
+    assert train_thompson([row], TASK_TYPES).workers == ("b",)
+
+
+def test_a_skipped_sub_task_without_a_draw_is_no_decision() -> None:
     option = WorkerOption(worker="a", propensity=1.0, model_type="llm", cost_per_token=1e-6, latency_ms=10.0)
     done = SubTaskRun(status="failed", options=(option,), worker="a", propensity=1.0)
     task = SubTask(task_type="code", instruction="x")

@@ -31,7 +31,9 @@ def table_file(kind: str) -> PlannerFile:
 
 
 def choice_among(*names: str) -> Choice:
-    workers = [Worker(name=name, model_type="llm", capabilities=TASK_TYPES, model=name) for name in names]
+    workers = [
+        Worker(name=name, model_type="llm", capabilities=TASK_TYPES, model=name, cost_per_token=0.0) for name in names
+    ]
     plan = Plan(sub_tasks=(SubTask(task_type="code", instruction="Write."),), made_by="llm")
     return Choice("Write it.", plan, 0, workers, [None] * len(workers))
 

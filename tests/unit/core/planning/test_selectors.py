@@ -36,7 +36,9 @@ def test_a_selector_asks_a_worker_that_did_well(train: Trained, rows: list[Workf
 
 @pytest.mark.parametrize("train", TRAININGS)
 def test_a_selector_tries_a_worker_that_it_does_not_know(train: Trained, rows: list[WorkflowExecution]) -> None:
-    chances = train(rows).propensities(choice_of("code", Worker(name="new", model_type="code", capabilities=("code",))))
+    chances = train(rows).propensities(
+        choice_of("code", Worker(name="new", model_type="code", capabilities=("code",), cost_per_token=0.0))
+    )
     assert chances[-1] >= 0.02
 
 

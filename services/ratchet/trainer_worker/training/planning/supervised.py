@@ -61,7 +61,8 @@ def train(
     """A planner from the executions that succeeded; `start`: the file of the one that it continues.
 
     20 % validate: they choose the best epoch and lower the rate. Another 15 % test: they are looked at once, at
-    the end, and judge the planner afterwards; a workflow's digest decides which part it is in. Raises `DataUnusable` where too few executions succeeded.
+    the end, and judge the planner afterwards; a workflow's digest decides which part it is in. Raises `DataUnusable`
+    where too few executions succeeded.
     """
     torch.manual_seed(seed)
     earlier = read_file(start) if start else None
