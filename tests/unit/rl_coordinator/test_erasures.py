@@ -16,6 +16,7 @@ from ratchet.bus.testing import FakeBroker, FakeBus
 from ratchet.core.contract.erasure import ASKED, DONE, ERASURES, REMOVED, USER, Erasure, RewrittenSnapshot
 from ratchet.core.contract.policy_manifest import PolicyManifest
 from ratchet.core.contract.snapshot import Row
+from ratchet.core.datasets.domain.executions import execution_row
 from ratchet.core.errors import BadRequest, BusUnavailable, DigestMismatch
 from ratchet.core.rules.erasing import CLOCKS
 from ratchet.core.service.contracts import load_contracts
@@ -26,6 +27,7 @@ from ratchet.rl_coordinator.erasures.finisher import made_from, untainted_base
 from ratchet.rl_coordinator.erasures.receipts import KEY, Receipts
 from ratchet.rl_coordinator.erasures.s3_objects import ErasedObjects
 from ratchet.rl_coordinator.jobs.domain.jobs import begin_anew
+from tests.support.executions import execution
 from tests.support.snapshot_rows import label_row, pair_row, snapshot_manifest, trajectory_row
 from tests.support.training import after, job
 
@@ -73,6 +75,8 @@ def test_policy_is_trained_anew_from_what_has_not_learned_from_it() -> None:
         (label_row(1, label=True), True),
         (pair_row(1, chosen_trajectory_id="t2", rejected_trajectory_id="t1"), True),
         (pair_row(1), False),
+        (replace(execution_row(execution(), None), workflow_id="t1"), True),
+        (replace(execution_row(execution(), None), workflow_id="t10"), False),
     ],
 )
 def test_rows_are_theirs_by_whole_ids(row: Row, expected: bool) -> None:

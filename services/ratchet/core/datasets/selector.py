@@ -15,7 +15,7 @@ from ratchet.core.contract.training import Dataset, DatasetFilter
 from ratchet.core.datasets.clickhouse_executions import Executions
 from ratchet.core.datasets.clickhouse_preferences import Preferences
 from ratchet.core.datasets.clickhouse_trajectories import Trajectories
-from ratchet.core.datasets.domain.executions import execution_row
+from ratchet.core.datasets.domain.executions import WORKFLOWS, execution_row
 from ratchet.core.datasets.domain.labels import label_row, select_labels
 from ratchet.core.datasets.domain.pairs import (
     BEYOND_HUMAN_SHARE,
@@ -294,7 +294,7 @@ class SnapshotSelector:
             executions = await self.executions.executions(query.role, ids)
             rewards = await self.executions.rewards(query.role, ids)
             return [
-                SnapshotRow(execution_row(executions[key], rewards.get(key)), RowOrigin((key,), "workflows"))
+                SnapshotRow(execution_row(executions[key], rewards.get(key)), RowOrigin((key,), WORKFLOWS))
                 for key in ids
                 if key in executions
             ]

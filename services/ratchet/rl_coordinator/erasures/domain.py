@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ratchet.core.contract.erasure import RewrittenSnapshot, TaintedPolicy
 from ratchet.core.contract.policy_manifest import PolicyManifest
-from ratchet.core.contract.snapshot import PairRow, ParquetFile, Row, SnapshotManifest
+from ratchet.core.contract.snapshot import ExecutionRow, PairRow, ParquetFile, Row, SnapshotManifest
 
 Ids = Collection[tuple[str, str]]
 """Roles and ids that an erasure covers."""
@@ -39,7 +39,7 @@ def is_theirs(row: Row, role: str, ids: Ids) -> bool:
     if isinstance(row, PairRow):
         named = (row.preference_id, row.chosen_trajectory_id, row.rejected_trajectory_id)
         return any((role, one) in ids for one in named if one)
-    return (role, row.trajectory_id) in ids
+    return (role, row.workflow_id if isinstance(row, ExecutionRow) else row.trajectory_id) in ids
 
 
 def theirs_in(manifest: SnapshotManifest, ids: Ids) -> int:

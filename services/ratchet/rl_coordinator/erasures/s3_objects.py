@@ -17,6 +17,7 @@ from ratchet.bus.message import decode, encode
 from ratchet.core.contract.erasure import Erasure, RewrittenSnapshot
 from ratchet.core.contract.policy_manifest import PolicyManifest
 from ratchet.core.contract.snapshot import ROWS, ParquetFile, SnapshotManifest
+from ratchet.core.datasets.domain.executions import WORKFLOWS
 from ratchet.core.datasets.parquet import RowWriter, read_rows
 from ratchet.core.datasets.s3_snapshots import PREFIX, decode_manifest
 from ratchet.core.errors import DigestMismatch, InvalidMessage, NotFound, Rejected
@@ -118,7 +119,9 @@ class ErasedObjects:
             rows = (row for row in read_rows(old, kind) if not is_theirs(row, manifest.role, ids))
             while part := list(islice(rows, ROWS_AT_ONCE)):
                 writer.add(part)
-                kept += [{"source": row.source, "rater": getattr(row, "rater", None)} for row in part]
+                kept += [
+                    {"source": getattr(row, "source", WORKFLOWS), "rater": getattr(row, "rater", None)} for row in part
+                ]
             writer.close()
             if not kept:
                 return None

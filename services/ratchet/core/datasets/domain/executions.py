@@ -6,6 +6,9 @@ from ratchet.core.contract.snapshot import ExecutionRow
 from ratchet.core.contract.trajectory import PolicyClaim
 from ratchet.core.contract.workflows import Plan, WorkflowExecution
 
+WORKFLOWS = "workflows"
+"""The source of these rows."""
+
 
 def execution_row(execution: WorkflowExecution, reward: float | None) -> ExecutionRow:
     """The row of an execution. `reward`: of its parent trajectory, where that has one."""
