@@ -52,6 +52,17 @@ async def test_a_workflow_is_run_through_the_gateway_and_logged(
         assert (parent.trajectory_id, parent.role, parent.outcome.status) == (workflow.workflow_id, PLANNER, "success")
 
 
+async def test_a_worker_may_be_a_model_of_an_upstream(
+    nats: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with workflow_scene(nats, tmp_path, monkeypatch) as here, here.service() as client:
+        await put_worker(client, worker("big", model="provider/big-model"))
+        workflow = await over(client, (await begun(client)).workflow_id)
+        assert (workflow.state, workflow.result) == ("succeeded", "The provider says so.")
+        (turn,) = await here.gateway.published(Turn, 1)
+        assert (turn.role, turn.policy.arm) == ("default", "pinned")
+
+
 async def test_what_is_published_is_redacted(nats: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with workflow_scene(nats, tmp_path, monkeypatch) as here, here.service(user_key="k" * 16) as client:
         await put_worker(client, worker("writer"))
