@@ -92,9 +92,9 @@ model or of real work: the page shows that the algorithms learn what is there to
 Each of {len(seeds)} seeds has a world, logs and trainings of its own. Phase 1 learns from {logged} executions whose
 plans are right and whose workers are drawn evenly; phase 2, LinUCB and Thompson sampling from {logged} that the planner
 of phase 1 made, or phase 2 on-policy from {online}. From the test part of a log, 15 %, none of
-them learns. Every planner then plays {played} workflows of wordings that no training has seen, in a world of another
-seed. Learning rates are 1e-3 (phase 1, phase 2 from logs) and 2e-3 (on-policy): with the defaults, 1e-4 and 3e-5,
-so few train steps would change little.
+them learns; on-policy it learns from all that it plays. Every planner then plays {played} workflows of wordings that no
+training has seen, in a world of another seed. Learning rates are 1e-3 (phase 1, phase 2 from logs) and 2e-3
+(on-policy): with the defaults, 1e-4 and 3e-5, so few train steps would change little.
 
 All are measured **as they are served**: with the floor, which gives each capable worker {FLOOR:.0%} of the choices, so
 that logs can judge the next planner. Among five workers, 8 % of the choices are then not the selector's best. The

@@ -52,6 +52,7 @@ HEALTH_URLS = {CONSOLE: "RATCHET_CONSOLE_HEALTH_URLS", NOTIFIER.name: "RATCHET_N
 """By service, the variable that has the other services' health ports."""
 RECEIVERS = "RATCHET_NOTIFIER_RECEIVERS"
 """They hold secrets, so no file has them."""
+USER_KEY = "RATCHET_GATEWAY_USER_KEY"
 SPANS = "RATCHET_SPAN_EXPORTER_ENDPOINT"
 """Of the exporter, and of gateways, which continue traces from their own spans then."""
 REWARD_MODELS = "RATCHET_REWARD_MODELS"
@@ -175,6 +176,8 @@ def _services(
             others = [other for other in specs if other is not spec]
             urls = health_urls(others, ports, settings.gateways, has_own_engine=settings.vllm is None)
             given = {**env, HEALTH_URLS[spec.name]: urls, DIRECTORY_VARIABLE: str(settings.directory.resolve())}
+        if spec.name == WORKFLOWS.name and (key := _given(settings, USER_KEY, (GATEWAY, "user_key"))):
+            given = {**env, USER_KEY: key}  # a user is the same one in calls and in workflows
         own = {**variables_of(spec, settings.file, {**os.environ, **given}), **given}
         own = {name: value for name, value in own.items() if name not in (SEED_VARIABLE, CLIENT_SEED_VARIABLE)}
         if spec.name != ENGINE:  # it does not talk to the broker

@@ -23,6 +23,8 @@ UNREACHABLE = (
     "spools of agents on other machines, until they send: then what is theirs is dropped",
     "conversations of the Responses API that an agent may continue: sealed with a key that the agent alone has, gone"
     " a day after their last call",
+    "workflows that ended or are under way, with what their sub-tasks wrote, in the broker's bucket `workflows`: gone a"
+    " day after they last changed",
     "bytes of messages that a stream had let go before, by age or because it was full: they stay in a file of the"
     " broker until it writes that file anew",
     "pairs and feedback that name no trajectory and no user",

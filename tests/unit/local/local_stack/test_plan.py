@@ -113,6 +113,17 @@ def test_workflows_run_where_they_were_asked_for(tmp_path: Path) -> None:
     assert plan.needs[WORKFLOWS.name] == (*SERVERS, "gateway")
 
 
+def test_a_user_has_the_same_key_in_workflows_as_at_gateways(tmp_path: Path) -> None:
+    secrets = StackSecrets(s3_secret_key="s", clickhouse_password="p", service_key="k" * 16)
+    filed = SettingsFile(tmp_path / "ratchet.toml", {"gateway": {"user_key": "of users"}})
+    settings = StackSettings(tmp_path, free_ports=True, workflows=True)
+    for named in (replace(settings, file=filed), replace(settings, env={"RATCHET_GATEWAY_USER_KEY": "of users"})):
+        keys = {
+            program.name: program.env.get("RATCHET_GATEWAY_USER_KEY") for program in make_plan(named, secrets).programs
+        }
+        assert keys[WORKFLOWS.name] == "of users"
+
+
 def test_span_exporter_runs_and_gateways_know_where_an_endpoint_is_set(tmp_path: Path) -> None:
     secrets = StackSecrets(s3_secret_key="s", clickhouse_password="p", service_key="k" * 16)
     settings = StackSettings(tmp_path, free_ports=True)
