@@ -133,6 +133,13 @@ class Bucket(Generic[V]):
             info: Any = await self._jetstream.stream_info(self._stream)
         return str(info.created), info.state.last_seq
 
+    async def filled(self) -> float:
+        """How much of the bytes that it may hold it holds: a full bucket refuses writes."""
+        with _classified(self._name):
+            info: Any = await self._jetstream.stream_info(self._stream)
+        most: int = info.config.max_bytes
+        return info.state.bytes / most if most > 0 else 0.0
+
     async def watch(
         self, select: Callable[[str], bool] = lambda _: True
     ) -> AsyncIterator[list[tuple[str, Entry[V] | None]]]:

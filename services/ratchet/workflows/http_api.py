@@ -41,11 +41,15 @@ from ratchet.workflows.runners import Runners
 
 ERRORS: Mapping[int, str] = {
     422: "A parameter or the body is not what this document says.",
-    503: "The broker is away, or too many workflows are under way.",
+    503: "The broker is away, or too many workflows are under way or kept.",
 }
 BEGUN: Mapping[int, str] = {
     202: "The workflow, which has begun.",
     200: "There is a workflow of this id: this one. Nothing was begun.",
+}
+REFUSED: Mapping[int, str] = {
+    400: "The body is not what this document says.",
+    409: "There is a workflow of this id with another instruction or other inputs.",
 }
 WRONG: Mapping[int, str] = {400: "The body is not what this document says."}
 UNKNOWN: Mapping[int, str] = {404: "There is no such workflow of the last day, or it is not the key's to see."}
@@ -72,14 +76,17 @@ class WorkflowRoutes:
         """Serve them."""
         one = "/v1/workflows/{workflow_id}"
         infer = KeyScope.INFER
-        api.route("POST", "/v1/workflows", self.run_workflow, scope=infer, answers=BEGUN, errors=WRONG)
+        api.route("POST", "/v1/workflows", self.run_workflow, scope=infer, answers=BEGUN, errors=REFUSED)
         api.route("GET", "/v1/workflows", self.list_workflows, scope=None)
         api.route("GET", one, self.get_workflow, scope=None, errors=UNKNOWN, reads=True)
         api.route("POST", f"{one}/cancel", self.cancel_workflow, scope=None, errors=UNKNOWN, urgent=True)
         api.stream(f"{one}/events", self.follow_workflow, scope=None, events={"workflow": WorkflowOut}, errors=UNKNOWN)
 
-    async def run_workflow(self, body: WorkflowIn) -> tuple[int, WorkflowOut]:
+    async def run_workflow(self, body: WorkflowIn, caller: Caller) -> tuple[int, WorkflowOut]:
         """Plan and run a workflow, as an agent of the planner's role."""
+        most = caller.limits.usd_per_day
+        if most is not None and body.budget_usd > most:
+            raise BadRequest(f"the key may spend ${most:g} a day, and the budget is more", param="budget_usd")
         workflow = self._workflow_of(body)
         before = await self.store.get(workflow.workflow_id)
         if before is not None and before.value.role != body.role:

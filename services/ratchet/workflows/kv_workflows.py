@@ -19,9 +19,11 @@ from ratchet.bus.kv import Bucket, Entry
 from ratchet.bus.message import Value
 from ratchet.core.contract.workflows import WORKFLOWS
 from ratchet.core.errors import Conflict, Unreadable
-from ratchet.workflows.domain.workflow import Inputs, Lease, Output, Workflow
+from ratchet.workflows.domain.workflow import Inputs, Lease, Output, Workflow, sinks
 
 ACTIVE = "active"
+FULL = 0.8
+"""Share of the bucket."""
 
 
 class WorkflowStore:
@@ -70,6 +72,10 @@ class WorkflowStore:
         entry = await self._inputs.get(f"{workflow_id}.inputs")
         return entry.value if entry is not None else Inputs(texts={})
 
+    async def has_room(self) -> bool:
+        """Whether another workflow may begin: those under way need the rest, for a full bucket refuses their writes."""
+        return await self._keys.filled() < FULL
+
     async def keep_output(self, workflow_id: str, index: int, text: str) -> None:
         """Keep what a worker wrote. A runner that was replaced writes over nothing of its successor."""
         await self._outputs.put(f"{workflow_id}.{index}.{digest_of(text)}", Output(text=text))
@@ -103,6 +109,13 @@ class WorkflowStore:
                 await self.hold(workflow_id, replace(entry.value, cancel=True), entry.revision)
                 return True
         return False
+
+    async def forget(self, workflow: Workflow) -> None:
+        """Remove what sub-tasks wrote for others; the result's parts stay, for who asked for it."""
+        last = sinks(workflow.plan) if workflow.plan is not None else []
+        for index, step in enumerate(workflow.steps):
+            if step.output_digest is not None and index not in last:
+                await self._outputs.delete(f"{workflow.workflow_id}.{index}.{step.output_digest}")
 
     async def close(self, workflow_id: str) -> None:
         """It is over and published."""

@@ -15,7 +15,7 @@ from ratchet.bus.tasks import end
 from ratchet.core.errors import RatchetError
 from ratchet.workflows import metrics
 from ratchet.workflows.domain.results import execution_of, result_of, trajectory_of
-from ratchet.workflows.domain.workflow import SUCCEEDED, Step, Workflow, outcome, stopped
+from ratchet.workflows.domain.workflow import SUCCEEDED, Step, Workflow, closed, outcome, stopped
 from ratchet.workflows.executing import Executor
 from ratchet.workflows.held import Held, Lost
 from ratchet.workflows.parts import Parts
@@ -150,5 +150,7 @@ class Runner:
                 log.error("a workflow cannot be recorded", workflow_id=workflow.workflow_id, reason=str(error))
         if self._ends:
             await asyncio.wait(self._ends.values())
-        await self._held.change(lambda now: replace(now, published=True))
+        if workflow.unrecorded:
+            await patiently(lambda: self._parts.store.forget(workflow), "the end of a workflow")
+        await self._held.change(closed)
         await patiently(lambda: self._parts.store.close(workflow.workflow_id), "the end of a workflow")

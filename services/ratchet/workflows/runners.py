@@ -83,7 +83,8 @@ class Runners:
     async def begin(self, workflow: Workflow, inputs: Inputs) -> Workflow:
         """Run a workflow; one that there is already is not begun again. Returns it as it stands.
 
-        Raises `Unavailable` where too many run here, or the broker does not answer.
+        Raises `WrongState` where another order has its id, and `Unavailable` where too many run here, or the broker
+        does not answer.
         """
         store, workflow_id = self.parts.store, workflow.workflow_id
         for _ in range(TRIES):
@@ -96,6 +97,8 @@ class Runners:
                 return existing.value
             if len(self._mine) >= MOST:
                 raise Unavailable(f"{MOST} workflows are under way here: try again later")
+            if not await store.has_room():
+                raise Unavailable("the bucket of workflows is almost full: try again later")
             with suppress(Conflict):  # asked for twice at once
                 return await self._create(replace(workflow, holder=self.holder), inputs)
             await asyncio.sleep(PAUSE_S)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from ratchet.bus.kv import Bucket
 from ratchet.core.contract import Trajectory, WorkflowExecution
 from ratchet.core.contract.workflows import Worker, WorkerLimits
 from ratchet.workflows.domain.asking import Answer, Asked, CallFailed
@@ -205,3 +206,45 @@ async def test_no_run_spends_more_than_its_budget(plan: Any, budget: float, shar
     assert (workflow.reserved_usd, world.gateway.most_under_way <= 5) == (0, True)
     done = [index for index, step in enumerate(workflow.steps) if step.state == "succeeded"]
     assert all({*plan.sub_tasks[index].depends_on} <= {*done} for index in done)
+
+
+async def test_an_answer_of_unknown_cost_is_charged_its_most() -> None:
+    async def silent(worker: Worker, asked: Asked) -> Answer:
+        return Answer(worker.name + asked.text, None)
+
+    world = await world_of(plan_of((), ()), llm(cost=0.001), gateway=ScriptedGateway(silent))
+    workflow = await world.run()
+    assert min(step.cost_usd for step in workflow.steps) > 0.1
+    assert workflow.reserved_usd == 0
+
+
+async def test_a_worker_with_too_small_a_limit_is_no_option() -> None:
+    world = await world_of(plan_of(()), llm("narrow", max_input_chars=5), llm("wide", cost=1.0))
+    workflow = await world.run(world.workflow(budget_usd=1e6))
+    (step,) = workflow.steps
+    assert (step.state, [option.worker for option in step.options], step.propensity) == ("succeeded", ["wide"], 1.0)
+
+
+@pytest.mark.parametrize("state", ["succeeded", "failed"])
+async def test_measures_that_cannot_be_read_fail_no_workflow(state: str) -> None:
+    gateway = ScriptedGateway() if state == "succeeded" else ScriptedGateway(failing("part 0"))
+    world = await world_of(plan_of(()), gateway=gateway)
+    await Bucket(world.bus, "workers", str).put("writer.measured", "what?")
+    assert (await world.run()).state == state
+
+
+async def test_no_output_of_an_unrecorded_workflow_stays_but_its_result() -> None:
+    world = await world_of(plan_of((), (0,)), gateway=ScriptedGateway(bundle=bundle(), recorded=False))
+    workflow = await world.run()
+    assert [*await world.store.outputs(workflow, [0, 1])] == [1]
+    assert workflow.plan is not None
+    assert (workflow.instruction, {part.instruction for part in workflow.plan.sub_tasks}) == ("", {""})
+    assert workflow.result is not None
+
+
+async def test_a_replaced_runner_writes_over_no_output() -> None:
+    world = await world_of(plan_of(()))
+    workflow = await world.run()
+    before = await world.store.outputs(workflow, [0])
+    await world.store.keep_output(workflow.workflow_id, 0, "of the runner before")
+    assert await world.store.outputs(workflow, [0]) == before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -11,8 +12,10 @@ import msgspec
 import pytest
 import uuid_utils
 
+from ratchet.core.contract.state import KeyLimits
 from ratchet.core.rules.access import ANYONE, Caller
 from ratchet.core.service.asgi import CALLER, IDENTIFY
+from ratchet.workflows.domain.workflow import Inputs
 from ratchet.workflows.http_api import LARGEST_INPUTS, WorkerRoutes, WorkflowRoutes, http_app
 from tests.support.workflow_world import WorkflowWorld, llm
 
@@ -68,6 +71,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"instruction": "x", "policy": "planner"}, "`planner@3`"),
     ({"instruction": "x", "workflow_id": "mine"}, "version 7"),
     ({"instruction": "x", "workflow_id": "7b0e7a52-0f0e-4a63-9c1c-0c9f6f0f4b1d"}, "version 7"),
+    ({"instruction": "x", "session": "café"}, "session"),
     ({"instruction": "x", "colour": "red"}, "colour"),
 ]
 
@@ -102,6 +106,33 @@ async def test_keys_see_the_workflows_of_their_roles_alone() -> None:
         assert (await client.post(f"/v1/workflows/{begun}/cancel")).status_code == 403
 
 
+async def test_an_id_with_another_order_is_refused() -> None:
+    world = WorkflowWorld()
+    await world.workers.put(llm())
+    async with served(world) as client:
+        order = {"instruction": "Write.", "inputs": {"a": "1"}, "workflow_id": str(uuid_utils.uuid7())}
+        assert (await client.post("/v1/workflows", json=order)).status_code == 202
+        assert (await client.post("/v1/workflows", json={**order, "budget_usd": 2.0})).status_code == 200
+        for other in ({"instruction": "Read."}, {"inputs": {"a": "2"}}):
+            assert (await client.post("/v1/workflows", json={**order, **other})).status_code == 409
+        await world.published(order["workflow_id"])
+
+
+async def test_a_budget_above_what_the_key_may_spend_is_refused() -> None:
+    limited = replace(AGENT, limits=KeyLimits(usd_per_day=0.5))
+    async with served(WorkflowWorld(), limited) as client:
+        answer = await client.post("/v1/workflows", json={"instruction": "x", "budget_usd": 0.6})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "budget_usd")
+
+
+async def test_a_list_has_the_newest_of_the_roles_that_may_be_seen() -> None:
+    world = WorkflowWorld()
+    for role in ("planner", "other", "other"):
+        await world.store.create(world.workflow(role=role), Inputs(texts={}))
+    (newest,) = await world.store.newest(1, lambda role: role == "planner")
+    assert newest.role == "planner"
+
+
 async def test_workers_are_added_replaced_and_removed() -> None:
     world = WorkflowWorld()
     async with served(world, OPERATOR) as client:
@@ -121,6 +152,8 @@ WRONG_WORKERS: list[tuple[dict[str, Any], str]] = [
     ({"model": None}, "either"),
     ({"url": "http://there"}, "either"),
     ({"model": None, "url": "file:///etc/passwd"}, "http://"),
+    ({"model": None, "url": "http://[abc"}, "with a host"),
+    ({"model": None, "url": "http://a:xy/"}, "with a host"),
     ({"capabilities": ["cooking"]}, "there is no type"),
     ({"capabilities": []}, "capabilities"),
 ]

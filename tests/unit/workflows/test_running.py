@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+import uuid_utils
 from msgspec.structs import replace
 
+from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import FakeClock, eventually
 from ratchet.core.contract import Trajectory, WorkflowExecution
-from ratchet.core.contract.workflows import TASK_TYPES, Worker
-from ratchet.core.errors import Conflict, Rejected
+from ratchet.core.contract.bundle import NO_BUNDLE
+from ratchet.core.contract.workflows import TASK_TYPES, Worker, WorkerOption
+from ratchet.core.errors import Conflict, Rejected, Unavailable
 from ratchet.core.planning.base import Version0
 from ratchet.workflows.domain.asking import Answer, Asked, CallFailed
-from ratchet.workflows.domain.workflow import Inputs, Lease
+from ratchet.workflows.domain.choosing import drawn
+from ratchet.workflows.domain.workflow import Inputs, Lease, Step, stopped
 from ratchet.workflows.held import Held, Lost
+from ratchet.workflows.kv_workflows import WorkflowStore
 from ratchet.workflows.planners import plan_by_model
 from ratchet.workflows.runners import Runners, Timing
 from tests.support.workflow_world import (
@@ -315,3 +321,69 @@ async def test_a_lease_is_given_to_one_of_two() -> None:
     await world.store.hold("x", Lease(holder="a"), None)
     with pytest.raises(Conflict):
         await world.store.hold("x", Lease(holder="b"), None)
+
+
+async def test_a_policy_that_plans_nothing_is_refused_and_counts_nowhere() -> None:
+    other = replace(bundle(), policy="support@3", role="support", bundle=NO_BUNDLE)
+    world = await world_of(gateway=ScriptedGateway(bundle=other))
+    workflow = await world.run(world.workflow(role="support"))
+    assert (workflow.state, workflow.claim) == ("failed", None)
+    assert (workflow.error or "").startswith("support@3 is no planner")
+    assert world.bus.published(WorkflowExecution) == world.bus.published(Trajectory) == []
+
+
+def test_draws_follow_from_a_seed_and_not_from_the_id() -> None:
+    options = tuple(
+        WorkerOption(worker=name, propensity=0.5, model_type="llm", cost_per_token=0.0, latency_ms=1.0) for name in "ab"
+    )
+    draws = {seed: [drawn(seed, index, options).worker for index in range(20)] for seed in ("s", "t")}
+    assert draws["s"] == [drawn("s", index, options).worker for index in range(20)] != draws["t"]
+
+
+async def test_a_kill_before_the_workflow_leaves_no_id_taken() -> None:
+    world = await world_of()
+    store, workflow = MortalStore(world.bus, 1, after=True), world.workflow()
+    with suppress(BaseException):
+        await world.process(store).begin(workflow, Inputs(texts={}))
+    assert [*await world.store.leases()] == [workflow.workflow_id]
+    await world.process().look()
+    assert await world.store.leases() == {}
+
+
+async def test_a_kill_after_the_workflow_leaves_one_that_is_taken_over() -> None:
+    world = await world_of()
+    store, workflow = MortalStore(world.bus, 2, after=True), world.workflow()
+    with suppress(BaseException):
+        await world.process(store).begin(workflow, Inputs(texts={}))
+    await world.process().look()
+    assert (await world.published(workflow.workflow_id)).state == "succeeded"
+
+
+async def test_a_value_that_cannot_be_read_keeps_no_other_waiting() -> None:
+    world = await world_of()
+    broken, workflow = str(uuid_utils.uuid7()), world.workflow()
+    await Bucket(world.bus, "workflows", str).put(broken, "what?")
+    await world.store.hold(broken, Lease(holder=""), None)
+    await world.store.hold(workflow.workflow_id, Lease(holder="", left_s=60.0), None)
+    await world.store.create(workflow, Inputs(texts={}))
+    await world.process().look()
+    assert (await world.published(workflow.workflow_id)).state == "succeeded"
+
+
+async def test_no_workflow_begins_while_the_bucket_is_almost_full() -> None:
+    world = await world_of()
+
+    class Full(WorkflowStore):
+        async def has_room(self) -> bool:
+            return False
+
+    with pytest.raises(Unavailable, match="almost full"):
+        await world.process(Full(world.bus)).begin(world.workflow(), Inputs(texts={}))
+    assert await world.store.leases() == {}
+
+
+async def test_a_sub_task_that_was_asked_before_a_stop_failed() -> None:
+    plan = plan_of((), ())
+    steps = (Step(started_at=datetime.now(UTC), worker="writer", cost_usd=0.1), Step())
+    over = stopped(replace((await world_of()).workflow(), plan=plan, steps=steps), "late", cancelled=False)
+    assert [step.state for step in over.steps] == ["failed", "skipped"]

@@ -127,7 +127,13 @@ class FakeJetStream:
         """What nats-py says of a stream, in parts."""
         self._broker.check()
         held = self._broker.held(stream)
-        return SimpleNamespace(created=held.made, state=SimpleNamespace(first_seq=held.first, last_seq=held.last))
+        stored = sum(len(each.record.body) for each in held.messages.values())
+        bucket = self._broker.contracts.buckets.get(stream.removeprefix(BUCKET))
+        return SimpleNamespace(
+            created=held.made,
+            state=SimpleNamespace(first_seq=held.first, last_seq=held.last, bytes=stored),
+            config=SimpleNamespace(max_bytes=(bucket.max_bytes if bucket else None) or -1),
+        )
 
     async def get_msg(
         self, stream: str, seq: int | None = None, subject: str | None = None, **_: object

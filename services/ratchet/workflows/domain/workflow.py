@@ -231,6 +231,16 @@ def stopped(workflow: Workflow, why: str, *, cancelled: bool) -> Workflow:
     )
 
 
+def closed(workflow: Workflow) -> Workflow:
+    """It is published, or not to be: of one that is recorded nowhere no text stays but its result."""
+    if not workflow.unrecorded:
+        return replace(workflow, published=True)
+    plan = workflow.plan
+    if plan is not None:
+        plan = replace(plan, sub_tasks=tuple(replace(part, instruction="") for part in plan.sub_tasks))
+    return replace(workflow, published=True, instruction="", plan=plan)
+
+
 def sinks(plan: Plan) -> list[int]:
     """The sub-tasks that nothing depends on: their outputs are the result."""
     needed = {before for part in plan.sub_tasks for before in part.depends_on}

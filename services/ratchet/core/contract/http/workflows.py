@@ -44,7 +44,8 @@ class WorkflowIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """The end user, whom calls name to the gateway; what stays is a keyed hash."""
     session: Text | None = None
     workflow_id: str | None = None
-    """A UUID of version 7 of your own: the same one again starts nothing, and answers with the workflow that has it."""
+    """A UUID of version 7 of your own: the same one again starts nothing, and answers with the workflow that has it; it
+    is refused with another instruction or other inputs."""
 
 
 class SubTaskOut(Answer, frozen=True, kw_only=True):
