@@ -215,6 +215,16 @@ async def test_an_agent_that_asks_for_its_bundle_composes_its_prompt_itself(
         assert (start.trajectory_id, start.subject_ref is not None) == (got.trajectory_id, True)
 
 
+async def test_a_bundle_that_was_not_read_is_not_given_as_an_empty_one(
+    nats: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(nats, tmp_path, monkeypatch) as there, http_client() as http:
+        await there.register(2, NO_BUNDLE)
+        await there.route(msgspec.structs.replace(served(2), bundle=True))
+        answer = await http.get(f"{there.here.url}/v1/bundle", params={"role": ROLE, "trajectory": "run 7"})
+        assert (answer.status_code, "has not read the bundle" in answer.text) == (503, True)
+
+
 async def test_a_role_whose_policy_is_no_bundle_has_an_empty_one(
     nats: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -387,3 +387,13 @@ async def test_a_sub_task_that_was_asked_before_a_stop_failed() -> None:
     steps = (Step(started_at=datetime.now(UTC), worker="writer", cost_usd=0.1), Step())
     over = stopped(replace((await world_of()).workflow(), plan=plan, steps=steps), "late", cancelled=False)
     assert [step.state for step in over.steps] == ["failed", "skipped"]
+
+
+async def test_a_bucket_has_room_until_four_fifths_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = await world_of()
+    await world.store.create(world.workflow(), Inputs(texts={"a": "x" * 1000}))
+    assert await world.store.has_room()
+    used = await Bucket(world.bus, "workflows", str).filled()
+    assert 0 < used < 0.001
+    monkeypatch.setattr("ratchet.workflows.kv_workflows.FULL", used)
+    assert not await world.store.has_room()
