@@ -1,7 +1,8 @@
 """Gate `off_policy`: what a planner's selector would have earned on the plans that stable made, from stable's log.
 
 `core.planning.off_policy` has the estimand, the estimators and when it refuses to judge. The gate fails only what is
-shown to be worse; where the log says too little, it does not run, and the figures say why: canary and tests go on.
+shown to be worse; where the log says too little, it does not run, and the figures say why. The canary judges then, and
+it alone judges plans that the candidate splits otherwise.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ RULES: Mapping[str, Rule] = {
     "cheapest": cheapest,
     "best single worker": always("llm-large"),
 }
-"""By name: the workers are those of the simulator, whose largest does everything best."""
+"""By name: the workers are those of the simulator, whose largest is the best of those that can do everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +72,14 @@ class WithRule:
 
 
 def compared(planner: Planner, count: int, seed: int) -> list[Measures]:
-    """The planner, the rules on its plans, and a language model's plans with any capable worker.
+    """The planner, the rules on its plans, and the benchmarks' true plans with any capable worker.
 
     Each plays the same held-out instructions in a world of its own, of the same seed.
     """
     planners: dict[str, Planner] = {
         "planner": WithRule(planner),
         **{name: WithRule(planner, rule) for name, rule in RULES.items()},
-        "language model": Teacher(),
+        "true plans, random": Teacher(),
     }
     return [
         measures_of(name, play_many(World(seed), each, count, seed, held_out=True)) for name, each in planners.items()

@@ -163,6 +163,27 @@ def augmented(row: TrainingRow, times: int, random_: random.Random) -> Iterator[
             yield made
 
 
+def variants(execution: WorkflowExecution, times: int, random_: random.Random) -> Iterator[WorkflowExecution]:
+    """What `augmented` makes of an execution, as executions to imitate: what was measured in it is not theirs."""
+    plan = execution.plan
+    if plan is None or unusable(execution, plan) is not None:
+        return
+    for row in augmented(row_of(execution, plan), times, random_):
+        order = row.order or range(len(row.sub_tasks))
+        taken = list(zip(order, row.sub_tasks, strict=True))
+        sub_tasks = tuple(replace(plan.sub_tasks[old], depends_on=made.depends_on) for old, made in taken)
+        runs = tuple(_asked(execution.runs[old], made.worker) for old, made in taken)
+        yield replace(execution, plan=replace(plan, sub_tasks=sub_tasks), runs=runs)
+
+
+def _asked(run: SubTaskRun, worker: str | None) -> SubTaskRun:
+    """With a worker in the place of the one that was asked."""
+    if worker == run.worker:
+        return run
+    propensity = next(option.propensity for option in run.options if option.worker == worker)
+    return replace(run, worker=worker, propensity=propensity)
+
+
 def reordered(row: TrainingRow, random_: random.Random) -> TrainingRow:
     """The sub-tasks in a random order in which each still comes after those that it depends on."""
     order = _order(row.sub_tasks, random_)

@@ -147,10 +147,10 @@ def _check(description: Description, tensors: Mapping[str, NDArray[Any]]) -> Non
         if tensors[name].shape != shape:
             raise Rejected(f"{name} of the planner's file has the shape {tensors[name].shape}; it must be {shape}")
         if not (np.abs(tensors[name]) <= MOST_WEIGHT).all():
-            raise Rejected(f"{name} of the planner's file has a number that is not finite, or beyond {MOST_WEIGHT:.0e}")
+            raise Rejected(f"{name} of the planner's file has a number beyond {MOST_WEIGHT:.0e}, or not finite")
     wrong = wrong_table(tensors)
     if wrong:
-        raise Rejected(f"{wrong} of the planner's file is no table of sums: it must be positive")
+        raise Rejected(f"{wrong} of the planner's file must be a table of sums, all of them positive")
 
 
 def _expected(description: Description, with_head: bool) -> dict[str, tuple[int, ...]]:

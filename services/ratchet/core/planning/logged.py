@@ -50,6 +50,21 @@ def learnable(rows: Sequence[WorkflowExecution]) -> list[WorkflowExecution]:
     return [row for row in rows if part_of(row.workflow_id) != TEST and any(decisions(row))]
 
 
+def options_of(choice: Choice, propensities: Sequence[float]) -> tuple[WorkerOption, ...]:
+    """What a choice is logged as: all that the planner chose by, so that the log can be asked again."""
+    return tuple(
+        WorkerOption(
+            worker=worker.name,
+            propensity=min(1.0, propensity),
+            model_type=worker.model_type,
+            cost_per_token=worker.cost_per_token,
+            latency_ms=worker.latency_ms,
+            success=measured.success if measured else None,
+        )
+        for worker, measured, propensity in zip(choice.workers, choice.measured, propensities, strict=True)
+    )
+
+
 def _worker(option: WorkerOption, task: SubTask) -> Worker:
     return Worker(
         name=option.worker,

@@ -31,7 +31,7 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measured(executions: Iterable[WorkflowExecution]) -> list[Measures]:
-    """One for each policy, apart for plans of its model and of the language model, by name."""
+    """Those of each policy, apart for plans of its model and of the language model, by name."""
     groups: dict[str, list[WorkflowExecution]] = defaultdict(list)
     for execution in executions:
         by_llm = execution.plan is not None and execution.plan.made_by == "llm"
@@ -41,15 +41,16 @@ def measured(executions: Iterable[WorkflowExecution]) -> list[Measures]:
 
 def measures_of(policy: str, group: Sequence[WorkflowExecution]) -> Measures:
     """Those of executions that belong together; there is at least one."""
-    succeeded, spent = sum(one.success for one in group), sum(one.cost_usd for one in group)
+    succeeded = sum(execution.success for execution in group)
+    spent = sum(execution.cost_usd for execution in group)
     return Measures(
         policy=policy,
         executions=len(group),
         success_rate=succeeded / len(group),
         cost_usd=spent / len(group),
-        latency_ms=sum(one.latency_ms for one in group) / len(group),
+        latency_ms=sum(execution.latency_ms for execution in group) / len(group),
         cost_per_success_usd=spent / succeeded if succeeded else None,
-        validity=sum(is_valid(one) for one in group) / len(group),
+        validity=sum(is_valid(execution) for execution in group) / len(group),
     )
 
 

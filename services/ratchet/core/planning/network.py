@@ -145,7 +145,8 @@ class PlanHead:
 
 
 def step_instruction(instruction: str, task_type: str, index: int, steps: int) -> str:
-    """What a worker is asked to do for a sub-task that a model planned: it has a type, and no words of its own."""
+    """What a worker is asked to do for a sub-task that a model planned, which has a type and no words of its own: all
+    of it, because tools read nothing else (`workflows.domain.asking`)."""
     if steps == 1:
         return instruction
     step = task_type.replace("_", " ")

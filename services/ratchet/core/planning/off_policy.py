@@ -3,8 +3,8 @@
 The estimand is the mean reward of a decision (`rewards.decision_reward` of its sub-task by itself), over the decisions
 that stable met: the plans are stable's, and which sub-tasks were reached is as stable left it. A worker that was drawn
 and whose call did not fit into the budget counts as a failure that cost nothing; cancelled sub-tasks are left out. Each
-decision has its own weight, because a product over the sub-tasks of a workflow is 0 or huge after a few of them. A
-candidate that plans otherwise, or that reaches more by failing less, is judged by held-out tasks and the canary.
+decision has its own weight, because a product over the sub-tasks of a workflow is 0 or huge after a few of them. Of a
+candidate that plans otherwise, or that reaches more by failing less, the canary alone judges that.
 
 Estimators: inverse propensity (IPS), self-normalised (SNIPS, Swaminathan 2015) and doubly robust (Dudik 2011), the last
 with an outcome model that is fitted on the workflows of other subjects (cross-fitting, Chernozhukov 2018). Intervals

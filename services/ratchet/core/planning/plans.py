@@ -56,6 +56,12 @@ def depths(sub_tasks: Sequence[SubTask]) -> list[int]:
     return result
 
 
+def sinks(plan: Plan) -> list[int]:
+    """The sub-tasks that nothing depends on: their outputs are the result."""
+    needed = {before for part in plan.sub_tasks for before in part.depends_on}
+    return [index for index in range(len(plan.sub_tasks)) if index not in needed]
+
+
 def _sub_task(index: int, raw: msgspec.Raw) -> SubTask:
     try:
         task = decode(bytes(raw), SubTask)

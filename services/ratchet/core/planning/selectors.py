@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from ratchet.core.contract.workflows import TASK_TYPES, WorkflowExecution
 from ratchet.core.planning.base import Choice, with_floor
-from ratchet.core.planning.rewards import decision_reward, is_judged
+from ratchet.core.planning.logged import decisions
+from ratchet.core.planning.rewards import decision_reward
 
 Table = NDArray[np.float64]
 
@@ -96,11 +97,11 @@ def wrong_table(tables: Mapping[str, Table]) -> str | None:
 
 def train_linucb(rows: Sequence[WorkflowExecution], task_types: tuple[str, ...] = TASK_TYPES) -> LinUcb:
     """From all decisions of the logs, whichever planner made them."""
-    decisions = list(_decisions(rows, task_types))
-    workers = tuple(sorted({worker for _, worker, _, _, _ in decisions}))
+    calls = list(_calls(rows, task_types))
+    workers = tuple(sorted({worker for _, worker, _, _, _ in calls}))
     precision = np.tile(np.eye(CONTEXT), (len(task_types), len(workers), 1, 1))
     weighted = np.zeros((len(task_types), len(workers), CONTEXT))
-    for task_type, worker, complexity, success, expense in decisions:
+    for task_type, worker, complexity, success, expense in calls:
         place = task_types.index(task_type), workers.index(worker)
         context = np.array([1.0, complexity])
         precision[place] += np.outer(context, context)
@@ -110,11 +111,11 @@ def train_linucb(rows: Sequence[WorkflowExecution], task_types: tuple[str, ...] 
 
 def train_thompson(rows: Sequence[WorkflowExecution], task_types: tuple[str, ...] = TASK_TYPES) -> Thompson:
     """From all decisions of the logs, whichever planner made them."""
-    decisions = list(_decisions(rows, task_types))
-    workers = tuple(sorted({worker for _, worker, _, _, _ in decisions}))
+    calls = list(_calls(rows, task_types))
+    workers = tuple(sorted({worker for _, worker, _, _, _ in calls}))
     counts = np.zeros((len(task_types), len(workers), 2))
     expense_sums = np.zeros((len(task_types), len(workers)))
-    for task_type, worker, _, success, expense in decisions:
+    for task_type, worker, _, success, expense in calls:
         place = task_types.index(task_type), workers.index(worker)
         counts[(*place, 0 if success else 1)] += 1.0
         expense_sums[place] += expense
@@ -122,16 +123,17 @@ def train_thompson(rows: Sequence[WorkflowExecution], task_types: tuple[str, ...
     return Thompson(task_types, workers, {"thompson.counts": counts, "thompson.expense": expenses})
 
 
-def _decisions(
+def _calls(
     rows: Sequence[WorkflowExecution], task_types: Sequence[str]
 ) -> Iterator[tuple[str, str, float, bool, float]]:
     """Task type, worker, complexity, success, and the reward lost to cost and latency, of each call that was made."""
-    for row in rows:
-        for task, run in zip(row.plan.sub_tasks if row.plan else (), row.runs, strict=False):
-            if run.worker is None or not is_judged(run) or task.task_type not in task_types:
-                continue
-            expense = -decision_reward(False, run.cost_usd, run.latency_ms)
-            yield task.task_type, run.worker, task.complexity, run.status == "succeeded", expense
+    for decision in (decision for row in rows for decision in decisions(row)):
+        task, run = decision.choice.sub_task, decision.run
+        if task.task_type not in task_types:
+            continue
+        expense = -decision_reward(False, run.cost_usd, run.latency_ms)
+        worker = decision.choice.workers[decision.chosen].name
+        yield task.task_type, worker, task.complexity, run.status == "succeeded", expense
 
 
 SELECTORS: Mapping[str, Any] = {"linucb": LinUcb, "thompson": Thompson}

@@ -23,10 +23,11 @@ from ratchet.core.contract.workflows import (
     SubTaskRun,
     Worker,
     WorkerMeasures,
-    WorkerOption,
     WorkflowExecution,
 )
 from ratchet.core.planning.base import Choice, Planner
+from ratchet.core.planning.logged import options_of
+from ratchet.core.planning.plans import sinks
 from ratchet.core.planning.rewards import decision_reward
 
 ALL = TASK_TYPES
@@ -210,8 +211,8 @@ class World:
         return Task(benchmark, templates[int(random.integers(len(templates)))].format(subject))
 
     def workers(self) -> list[Worker]:
-        """The registry as it stands, prices of the day and measured latencies in it."""
-        return [self._today(hidden) for hidden in WORKERS]
+        """The registry as it stands, by name, prices of the day and measured latencies in it."""
+        return sorted((self._today(hidden) for hidden in WORKERS), key=lambda worker: worker.name)
 
     def _today(self, hidden: Hidden) -> Worker:
         worker = hidden.worker
@@ -280,10 +281,9 @@ class World:
             else:
                 runs.append(self._run(planner, self.choice(task.instruction, plan, index), random))
             ends.append(begin + runs[-1].latency_ms)
-        needed = set(range(len(plan.sub_tasks))) - {other for part in plan.sub_tasks for other in part.depends_on}
-        worked = all(runs[index].status == "succeeded" for index in needed)
+        good = [runs[index].status == "succeeded" for index in sinks(plan)]
         missing = len({step[0] for step in task.benchmark.steps} - {part.task_type for part in plan.sub_tasks})
-        success = worked and bool(random.random() < NEEDS_MISSED**missing)
+        success = all(good) and bool(random.random() < NEEDS_MISSED**missing)
         self.number += 1
         started = START + timedelta(seconds=60 * self.number)
         return WorkflowExecution(
@@ -295,11 +295,7 @@ class World:
             instruction=task.instruction,
             plan=plan,
             runs=tuple(runs),
-            status="succeeded"
-            if success
-            else "partial"
-            if any(run.status == "succeeded" for run in runs)
-            else "failed",
+            status="succeeded" if success else "partial" if any(good) else "failed",
             success=success,
             cost_usd=sum(run.cost_usd for run in runs),
             latency_ms=max(ends),
@@ -310,17 +306,7 @@ class World:
         propensities = planner.propensities(choice)
         chosen = int(random.choice(len(propensities), p=np.array(propensities) / sum(propensities)))
         worker, part = choice.workers[chosen], choice.sub_task
-        options = tuple(
-            WorkerOption(
-                worker=option.name,
-                propensity=propensity,
-                model_type=option.model_type,
-                cost_per_token=option.cost_per_token,
-                latency_ms=option.latency_ms,
-                success=measured.success if measured else None,
-            )
-            for option, propensity, measured in zip(choice.workers, propensities, choice.measured, strict=True)
-        )
+        options = options_of(choice, propensities)
         success, cost, latency = self._call(worker, part, random)
         calls, succeeded, costs, latencies = self.counts.get(worker.name, (0, 0, 0.0, 0.0))
         self.counts[worker.name] = (calls + 1, succeeded + success, costs + cost, latencies + latency)
@@ -357,7 +343,7 @@ def _is_out(seed: int, name: str, span: int) -> bool:
 
 
 class Teacher:
-    """Plans as the benchmarks need it, as a language model would, and chooses any capable worker."""
+    """The true plan of each benchmark, and any capable worker: no model has a part in it."""
 
     task_types = TASK_TYPES
 

@@ -224,7 +224,7 @@ BUILT_IN = (
         "planner_ppo",
         frozenset({"learning_rate", "batch_size", "epochs", "seed", "max_grad_norm"})
         | {"clip_epsilon", "gamma", "gae_lambda", "entropy_coefficient"},
-        128,
+        256,
     ),
     _planner("selector_linucb", frozenset()),
     _planner("selector_thompson", frozenset()),

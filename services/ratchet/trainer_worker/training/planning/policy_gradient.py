@@ -40,12 +40,13 @@ CRITIC_RATE = 3e-3
 class PolicyGradient:
     """Hyperparameters."""
 
-    learning_rate: float = 3e-5
-    rounds: int = 10
+    learning_rate: float = 1e-3
+    """YYY"""
+    rounds: int = 40
     """Times that prox becomes the trained policy; from logs it ends earlier where the effective sample size is low."""
     epochs: int = 4
     """Passes over the decisions in a round."""
-    batch_size: int = 128
+    batch_size: int = 256
     clip: float = 0.2
     gamma: float = 0.99
     gae_lambda: float = 0.95

@@ -7,6 +7,7 @@ loss = CE(types) + BCE(stop) + BCE(dependencies, of every ordered pair) + MSE(co
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from ratchet.core.contract.workflows import TASK_TYPES, WorkflowExecution
+from ratchet.core.planning.dataset import variants
 from ratchet.core.planning.encoder import Array
 from ratchet.core.planning.files import NETWORK, Description, PlannerFile, read_file, save_planner
 from ratchet.core.planning.learned import TEST, TRAIN, VALIDATION, execution_digest, part_of
@@ -34,13 +36,16 @@ LOSSES = ("types", "stop", "dependencies", "complexity", "selection", "acyclicit
 class Supervised:
     """Hyperparameters."""
 
-    learning_rate: float = 1e-4
-    epochs: int = 200
+    learning_rate: float = 1e-3
+    """By measurement, see `docs/planning.md`: XXX."""
+    epochs: int = 60
     batch_size: int = 32
+    variants: int = 1
+    """Of each execution of the train part: `dataset.variants`, to learn from beside it."""
     acyclicity: float = 0.3
     """Lambda."""
     max_grad_norm: float = 1.0
-    patience: int = 15
+    patience: int = 9
     """Epochs without a better validation loss, after which it stops; a third of it halves the learning rate."""
 
 
@@ -74,7 +79,10 @@ def train(
             f"{len(usable)} of {len(rows)} executions succeeded with a plan of known types; {LEAST_ROWS} are needed"
         )
     network = Network(starting_weights(earlier, len(task_types), seed))
-    splits = {name: _split(part, task_types) for name, part in parts.items() if part}
+    drawn = random.Random(seed)
+    made = [variant for row in parts[TRAIN] for variant in variants(row, options.variants, drawn)]
+    learned_from = parts | {TRAIN: [*parts[TRAIN], *made]}
+    splits = {name: _split(part, task_types) for name, part in learned_from.items() if part}
     epochs = _fit(network, splits[TRAIN], splits[VALIDATION], options, report)
     metrics = {"epochs": float(epochs), "samples": float(len(parts[TRAIN]))}
     for name in (VALIDATION, TEST):
