@@ -17,26 +17,39 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ratchet.core.contract.training import Hyperparameters
 from ratchet.core.contract.workflows import Plan, WorkflowExecution
 from ratchet.core.planning import off_policy
 from ratchet.core.planning.base import Choice, Planner
 from ratchet.core.planning.baselines import WithRule, always, at_random, cheapest
-from ratchet.core.planning.files import LINUCB, THOMPSON, load_planner
+from ratchet.core.planning.files import THOMPSON, load_planner
 from ratchet.core.planning.learned import LearnedPlanner
 from ratchet.core.planning.plans import check_plan
 from ratchet.core.planning.rewards import workflow_reward
 from ratchet.core.planning.simulator import BENCHMARKS, Teacher, World, play_many, true_plan
-from ratchet.trainer_worker.training.planning import bandits, policy_gradient, supervised
-from tools.planning.page import CoverageResult, Measured, Phase1, Seed, page
+from ratchet.trainer_worker.training.planning import algorithms, bandits, policy_gradient, supervised
+from ratchet.trainer_worker.training.planning.base import Trained
+from tools.planning.page import (
+    BEST,
+    DEFAULTS,
+    FIRST,
+    LINUCB,
+    LOGGED,
+    ONLINE,
+    UNFLOORED,
+    CoverageResult,
+    Measured,
+    Phase1,
+    Seed,
+    page,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "planning.md"
 SEEDS = (1, 2, 3)
-LOGGED, PLAYED = 1500, 2000
+EXECUTIONS, PLAYED = 1500, 2000
 """Executions that each training has, and that each planner is measured by."""
-PHASE_1 = supervised.Supervised(learning_rate=1e-3, epochs=60, patience=9)
-PHASE_2 = policy_gradient.PolicyGradient(learning_rate=1e-3, rounds=40, batch_size=256)
-ON_POLICY = policy_gradient.PolicyGradient(learning_rate=2e-3, rounds=30, batch_size=256)
+ON_POLICY = policy_gradient.PolicyGradient()
 ON_POLICY_PLAYED = 200
 """In each round."""
 RUNS, POOL, USERS, USERS_OF_RUN = 1000, 16_000, 4000, 75
@@ -47,75 +60,86 @@ def measure(planner: Planner, seed: int, held_out: bool = True) -> list[Workflow
     return play_many(World(1000 + seed), planner, PLAYED, 77, held_out)
 
 
-def phase_1(log: Sequence[WorkflowExecution], seed: int) -> tuple[Phase1, bytes]:
-    """With the penalty and without; the planner is the one with it."""
-    trained = supervised.train(log, None, PHASE_1, seed, _quiet)
-    without = supervised.train(log, None, _without_penalty(), seed, _quiet)
+def phase_1(log: Sequence[WorkflowExecution], seed: int) -> tuple[dict[str, Phase1], bytes]:
+    """As a job trains that names no hyperparameter, and what each part of that changes; the planner is the first."""
+    job = algorithms.planner_supervised(log, None, Hyperparameters(seed=seed), _quiet)
+    others = {
+        "no penalty": supervised.Supervised(acyclicity=0.0),
+        "no variants": supervised.Supervised(variants=0),
+    }
+    trained = {DEFAULTS: job} | {
+        name: supervised.train(log, None, options, seed, _quiet) for name, options in others.items()
+    }
+    return {name: _phase_1(one) for name, one in trained.items()}, job.blob
+
+
+def _phase_1(trained: Trained) -> Phase1:
     planner = load_planner(trained.blob)
-    pairs = [
-        (benchmark, template.format("the harbour of Kiel"))
-        for benchmark in BENCHMARKS
-        for template in benchmark.held_out
-    ]
-    plans = [planner.plan(instruction) for _, instruction in pairs]
-    for plan in plans:
-        check_plan(plan)
-    exact = [
-        _shape(plan) == _shape(true_plan(benchmark, instruction))
-        for plan, (benchmark, instruction) in zip(plans, pairs, strict=True)
-    ]
-    confidence = float(np.mean([plan.confidence for plan in plans]))
-    return Phase1(len(pairs), sum(exact), confidence, trained.metrics, without.metrics), trained.blob
+    exact: list[bool] = []
+    confidences: list[float] = []
+    for benchmark in BENCHMARKS:
+        for template in benchmark.held_out:
+            instruction = template.format("the harbour of Kiel")
+            plan = planner.plan(instruction)
+            check_plan(plan)
+            exact.append(_shape(plan) == _shape(true_plan(benchmark, instruction)))
+            confidences.append(plan.confidence)
+    return Phase1(tuple(exact), float(np.mean(confidences)), trained.metrics)
 
 
-def _without_penalty() -> supervised.Supervised:
-    return supervised.Supervised(
-        learning_rate=PHASE_1.learning_rate, epochs=PHASE_1.epochs, patience=PHASE_1.patience, acyclicity=0.0
-    )
-
-
-def _shape(plan: Plan) -> list[tuple[str, tuple[int, ...]]]:
-    return [(task.task_type, task.depends_on) for task in plan.sub_tasks]
+def _shape(plan: Plan) -> list[str]:
+    """Each sub-task with all that it waits for: the same for plans that differ in the order of independent ones."""
+    shapes: list[str] = []
+    for task in plan.sub_tasks:
+        shapes.append(f"{task.task_type}({', '.join(sorted(shapes[other] for other in task.depends_on))})")
+    return sorted(shapes)
 
 
 def run_seed(seed: int) -> tuple[Seed, LearnedPlanner, LearnedPlanner]:
     """All trainings and measurements of a seed; also the planners of phases 1 and 2."""
-    first, blob = phase_1(play_many(World(seed), Teacher(), LOGGED, 1), seed)
+    first, blob = phase_1(play_many(World(seed), Teacher(), EXECUTIONS, 1), seed)
     begun = load_planner(blob)
     world = World(100 + seed)
-    log = play_many(world, WithRule(begun), LOGGED, 2)
-    improved = policy_gradient.train(log, blob, PHASE_2, seed, _quiet)
-    rounds = iter(range(10, 1000))
-    online = policy_gradient.train_on_policy(
-        lambda planner: play_many(world, WithRule(planner), ON_POLICY_PLAYED, next(rounds)),
-        blob,
-        ON_POLICY,
-        seed,
-        _quiet,
-    )
-    planner = load_planner(improved.blob)
-    served: Mapping[str, Planner] = {
+    log = play_many(world, WithRule(begun), EXECUTIONS, 2)
+    planners = {name: load_planner(trained.blob) for name, trained in phase_2(log, world, blob, seed).items()}
+    rules: Mapping[str, Planner] = {
         "random": WithRule(begun, at_random),
         "cheapest": WithRule(begun, cheapest),
         "fixed (llm-medium)": WithRule(begun, always("llm-medium")),
-        "best single worker (llm-large)": WithRule(begun, always("llm-large")),
-        "best single worker, without the floor": WithRule(begun, always("llm-large"), floor=False),
-        "language model's plans, random workers": Teacher(),
-        "phase 1": WithRule(begun),
-        "phase 2, from logs": WithRule(planner),
-        "phase 2, on-policy": WithRule(load_planner(online.blob)),
-        "LinUCB": WithRule(load_planner(bandits.train(LINUCB, log, blob).blob)),
-        "Thompson sampling": WithRule(load_planner(bandits.train(THOMPSON, log, blob).blob)),
+        BEST: WithRule(begun, always("llm-large")),
+        UNFLOORED: WithRule(begun, always("llm-large"), floor=False),
+        "true plans, random workers": Teacher(),
+        FIRST: WithRule(begun),
     }
-    measured = {name: _measured(measure(one, seed)) for name, one in served.items()}
+    served = {**rules, **{name: WithRule(planner) for name, planner in planners.items()}}
+    measured = {name: _measured(measure(planner, seed)) for name, planner in served.items()}
     worse = load_planner(bandits.train(THOMPSON, [_flipped(row) for row in log], blob).blob)
     fresh = play_many(World(200 + seed), WithRule(begun), 600, 5)
     judged = {
-        "phase 2": off_policy.judge(fresh, planner),
+        "phase 2": off_policy.judge(fresh, planners[LOGGED]),
         "trained on outcomes turned round": off_policy.judge(fresh, worse),
-        "phase 2, by the test part of its own log": off_policy.judge(log, planner),
+        "phase 2, by the test part of its own log": off_policy.judge(log, planners[LOGGED]),
     }
-    return Seed(seed, first, improved.metrics, measured, judged), begun, planner
+    return Seed(seed, first, measured, judged), begun, planners[LOGGED]
+
+
+def phase_2(log: Sequence[WorkflowExecution], world: World, blob: bytes, seed: int) -> dict[str, Trained]:
+    """As jobs train that name no hyperparameter; with the rate of the literature; and on-policy, which no job does."""
+    rounds = iter(range(10, 1000))
+    slow = Hyperparameters(seed=seed, learning_rate=3e-5)
+    return {
+        LOGGED: algorithms.planner_ppo(log, blob, Hyperparameters(seed=seed), _quiet),
+        f"{LOGGED}, learning rate 3e-5": algorithms.planner_ppo(log, blob, slow, _quiet),
+        ONLINE: policy_gradient.train_on_policy(
+            lambda planner: play_many(world, WithRule(planner), ON_POLICY_PLAYED, next(rounds)),
+            blob,
+            ON_POLICY,
+            seed,
+            _quiet,
+        ),
+        LINUCB: algorithms.selector_linucb(log, blob, Hyperparameters(), _quiet),
+        "Thompson sampling": algorithms.selector_thompson(log, blob, Hyperparameters(), _quiet),
+    }
 
 
 def _measured(rows: Sequence[WorkflowExecution]) -> Measured:
@@ -190,7 +214,7 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(f"seed {number}: {time.perf_counter() - begun:.0f} s\n")
     covered = coverage(*planners[0])
     seconds = time.perf_counter() - begun
-    sizes = {"logged": LOGGED, "played": PLAYED, "on_policy": ON_POLICY_PLAYED * ON_POLICY.rounds}
+    sizes = {"logged": EXECUTIONS, "played": PLAYED, "on_policy": ON_POLICY_PLAYED * ON_POLICY.rounds}
     options.page.write_text(page(seeds, covered, sizes, seconds))
     sys.stderr.write(f"{options.page} after {seconds:.0f} s\n")
     return 0

@@ -4,7 +4,21 @@ import numpy as np
 import pytest
 
 from ratchet.core.planning.off_policy import Estimate, Judgement
-from tools.planning.page import BASELINES, BEST, FIRST, LOGGED, ONLINE, CoverageResult, Measured, Phase1, Seed, page
+from tools.planning.page import (
+    BASELINES,
+    BEST,
+    DEFAULTS,
+    FIRST,
+    LINUCB,
+    LOGGED,
+    ONLINE,
+    UNFLOORED,
+    CoverageResult,
+    Measured,
+    Phase1,
+    Seed,
+    page,
+)
 
 TURNED = "trained on outcomes turned round"
 
@@ -24,9 +38,18 @@ def seed(phase_2: float = 8.0, worse: float = -1.0) -> Seed:
         f"test_{name}": 1.0
         for name in ("type_accuracy", "stop_accuracy", "dependency_f1", "selection_accuracy", "acyclicity")
     } | {"epochs": 9.0}
-    names = {**dict.fromkeys(BASELINES, 5.0), FIRST: 6.0, BEST: 7.0, LOGGED: phase_2, ONLINE: 8.0}
-    rows = {name: measured(reward, 1.0 if name == BEST else 0.1) for name, reward in names.items()}
-    return Seed(1, Phase1(10, 9, 0.9, metrics, metrics), {}, rows, {TURNED: judged(worse)})
+    names = {
+        **dict.fromkeys(BASELINES, 5.0),
+        FIRST: 6.0,
+        BEST: 7.0,
+        UNFLOORED: 7.2,
+        LOGGED: phase_2,
+        ONLINE: 8.0,
+        LINUCB: 8.0,
+    }
+    rows = {name: measured(reward, 1.0 if name in (BEST, UNFLOORED) else 0.1) for name, reward in names.items()}
+    first = Phase1((True,) * 9 + (False,), 0.9, metrics)
+    return Seed(1, {DEFAULTS: first, "no penalty": first}, rows, {TURNED: judged(worse)})
 
 
 def covered(hits: int = 960) -> CoverageResult:
@@ -51,7 +74,7 @@ def test_a_target_that_was_missed_is_listed_as_missed(one: Seed, coverage: Cover
 def test_a_candidate_that_was_not_judged_is_listed_with_the_reason() -> None:
     refused = Judgement(0, 300, 0, 0, 0.0, 0.0, 0.0, "the log is too small")
     one = seed()
-    text = page([Seed(1, one.first, {}, one.measured, {**one.judged, "other": refused})], covered(), SIZES, 60.0)
+    text = page([Seed(1, one.first, one.measured, {**one.judged, "other": refused})], covered(), SIZES, 60.0)
     assert "not judged: the log is too small" in text
 
 
@@ -59,3 +82,9 @@ def test_a_target_that_the_mean_alone_meets_is_not_shown() -> None:
     text = page([seed()], covered(935), SIZES, 60.0)
     assert "**not shown**" in text
     assert "missed" not in text
+
+
+def test_seeds_that_plan_the_same_wordings_prove_no_more_than_one() -> None:
+    line = "9 of 10 plans exact, 67% to 100% over 10 wordings"
+    assert line in page([seed()], covered(), SIZES, 60.0)
+    assert line.replace("9 of 10", "27 of 30") in page([seed()] * 3, covered(), SIZES, 60.0)

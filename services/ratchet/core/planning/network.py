@@ -151,7 +151,8 @@ def step_instruction(instruction: str, task_type: str, index: int, steps: int) -
         return instruction
     step = task_type.replace("_", " ")
     return (
-        f"Do this one step of the task below, and nothing else: {step} (step {index + 1} of {steps}).\n\n{instruction}"
+        f"Do this one step of the task below, and answer with its result alone: {step} (step {index + 1} of {steps})."
+        f"\n\n{instruction}"
     )
 
 

@@ -68,8 +68,8 @@ def text_of(part: SubTask, named: Mapping[str, str]) -> str:
 
 
 def system_of(instruction: str, plan: Plan, index: int) -> str:
-    """What a model reads beside its sub-task: what the whole is, where that is more."""
-    if len(plan.sub_tasks) == 1:
+    """What a model reads beside its sub-task: what the whole is, where the sub-task's own words do not say it."""
+    if instruction in plan.sub_tasks[index].instruction:
         return ""
     return (
         f"You do part {index + 1} of {len(plan.sub_tasks)} of a larger task, and only that part. Answer with its result"

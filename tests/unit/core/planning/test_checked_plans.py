@@ -5,7 +5,6 @@ import json
 import pytest
 from hypothesis import given, strategies as st
 
-from ratchet.core.contract.workflows import TASK_TYPES
 from ratchet.core.errors import Rejected
 from ratchet.core.planning.plans import checked_plan, depths
 
@@ -50,15 +49,33 @@ def test_a_plan_that_cannot_run_is_refused_in_words(text: str, words: str) -> No
     assert words in str(refused.value)
 
 
-@given(
-    st.lists(
-        st.tuples(st.sampled_from([*TASK_TYPES, "cooking"]), st.lists(st.integers(-1, 21), max_size=4)), max_size=22
-    )
-)
-def test_whatever_is_not_refused_is_a_dag(parts: list[tuple[str, list[int]]]) -> None:
-    try:
-        plan = checked_plan(written(*[sub_task(*before, task_type=kind) for kind, before in parts]))
-    except Rejected:
+BACK = st.lists(st.integers(1, 20), max_size=3)
+"""How far before a sub-task those stand that it depends on."""
+
+
+def drawn(parts: list[list[int]]) -> list[dict[str, object]]:
+    return [sub_task(*[index - back for back in row if back <= index]) for index, row in enumerate(parts)]
+
+
+@given(st.lists(BACK, min_size=1, max_size=20))
+def test_a_graph_is_read_if_and_only_if_it_is_shallow(parts: list[list[int]]) -> None:
+    longest: list[int] = []
+    for index, row in enumerate(parts):
+        longest.append(1 + max((longest[index - back] for back in row if back <= index), default=0))
+    if max(longest) > 10:
+        with pytest.raises(Rejected, match="wait for one another"):
+            checked_plan(written(*drawn(parts)))
         return
+    plan = checked_plan(written(*drawn(parts)))
     assert all(other < index for index, task in enumerate(plan.sub_tasks) for other in task.depends_on)
-    assert max(depths(plan.sub_tasks)) <= 10
+    assert depths(plan.sub_tasks) == longest
+
+
+@given(st.lists(BACK, min_size=1, max_size=10), st.data())
+def test_a_graph_with_one_dependency_forward_is_refused(parts: list[list[int]], data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(parts) - 1))
+    later = data.draw(st.integers(at, len(parts) - 1))
+    tasks = drawn(parts)
+    tasks[at] = sub_task(later)
+    with pytest.raises(Rejected, match=r"cycle|comes after it"):
+        checked_plan(written(*tasks))

@@ -11,7 +11,8 @@ from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
 from ratchet.core.contract.workflows import TASK_TYPES, Plan, SubTask, WorkflowExecution
-from ratchet.core.planning.dataset import TrainingRow, augmented, prepared, reordered, row_of, substituted
+from ratchet.core.planning.dataset import TrainingRow, augmented, prepared, reordered, row_of, substituted, variants
+from ratchet.core.planning.logged import decisions
 from ratchet.core.planning.rewards import workflow_reward
 from tests.support.executions import CAPABLE, PLAN, execution, run_of
 
@@ -152,3 +153,20 @@ def test_a_worker_without_an_alternative_is_never_substituted() -> None:
     alone = replace(run_of(), options=run_of().options[:1])
     row = row_of(execution(runs=(alone, alone, alone)), PLAN)
     assert substituted(row, random.Random(0)) is row
+
+
+@given(st.integers(0, 2**32))
+def test_a_variant_is_an_execution_of_the_same_sub_tasks(seed: int) -> None:
+    logged = execution()
+    assert logged.plan is not None
+    for made in variants(logged, 3, random.Random(seed)):
+        assert made.plan is not None
+        assert made != logged
+        assert edges(row_of(made, made.plan)) == edges(row_of(logged, logged.plan))
+        for run, decision in zip(made.runs, decisions(made), strict=True):
+            assert decision.choice.workers[decision.chosen].name == run.worker
+            assert run.options[decision.chosen].propensity == run.propensity
+
+
+def test_an_execution_that_is_not_whole_has_no_variants() -> None:
+    assert not [*variants(execution(plan=None, status="failed"), 3, random.Random(1))]

@@ -1,6 +1,7 @@
 """LinUCB and Thompson sampling learn from logs whom to ask."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +17,7 @@ TRAININGS = [pytest.param(train_linucb, id="linucb"), pytest.param(train_thompso
 
 @pytest.fixture(scope="module")
 def rows() -> list[WorkflowExecution]:
-    return play_many(World(4), Teacher(), 600, 2)
+    return play_many(World(6), Teacher(), 600, 2)
 
 
 def choice_of(task_type: str, *more: Worker) -> Choice:
@@ -34,20 +35,30 @@ def test_a_selector_asks_a_worker_that_did_well(train: Trained, rows: list[Workf
     assert chances[[worker.name for worker in choice.workers].index("llm-small")] < 0.2
 
 
-@pytest.mark.parametrize("train", TRAININGS)
-def test_a_selector_tries_a_worker_that_it_does_not_know(train: Trained, rows: list[WorkflowExecution]) -> None:
-    chances = train(rows).propensities(
-        choice_of("code", Worker(name="new", model_type="code", capabilities=("code",), cost_per_token=0.0))
-    )
-    assert chances[-1] >= 0.02
+def test_linucb_prefers_a_worker_that_it_does_not_know(rows: list[WorkflowExecution]) -> None:
+    new = Worker(name="new", model_type="code", capabilities=("code",), cost_per_token=0.0)
+    chances = train_linucb(rows).propensities(choice_of("code", new))
+    assert chances[-1] == max(chances) > 0.5
+
+
+def test_thompson_tries_a_worker_that_it_does_not_know(rows: list[WorkflowExecution]) -> None:
+    new = Worker(name="new", model_type="code", capabilities=("code",), cost_per_token=0.0)
+    chances = train_thompson(rows).propensities(choice_of("code", new))
+    assert chances[-1] > 0.04  # twice the floor
 
 
 @pytest.mark.parametrize("train", TRAININGS)
-def test_a_selector_chooses_for_a_type_without_a_log(train: Trained, rows: list[WorkflowExecution]) -> None:
+def test_a_selector_knows_nothing_of_a_type_without_a_log(train: Trained, rows: list[WorkflowExecution]) -> None:
     bare = [row for row in rows if row.plan and all(task.task_type != "planning" for task in row.plan.sub_tasks)]
-    assert sum(train(bare).propensities(choice_of("planning"))) == pytest.approx(1.0)
+    choice = choice_of("planning")
+    choice = replace(choice, workers=choice.workers[::-1])  # the best one last: LinUCB takes the first of equal ones
+    assert train(bare).propensities(choice) == pytest.approx(train([]).propensities(choice))
+    assert train(rows).propensities(choice) != pytest.approx(train([]).propensities(choice))
 
 
-@pytest.mark.parametrize("train", TRAININGS)
-def test_a_selector_of_no_rows_has_no_workers(train: Trained) -> None:
-    assert train([]).propensities(choice_of(TASK_TYPES[0]))
+def test_selectors_of_no_rows_have_no_preference_but_the_order() -> None:
+    choice = choice_of(TASK_TYPES[0])
+    count = len(choice.workers)
+    first, *others = train_linucb([]).propensities(choice)
+    assert (first, others) == (pytest.approx(1 - 0.02 * (count - 1)), pytest.approx([0.02] * (count - 1)))
+    assert train_thompson([]).propensities(choice) == pytest.approx([1 / count] * count, abs=0.06)

@@ -6,6 +6,7 @@ import pytest
 from ratchet.bus.message import decode, encode
 from ratchet.core.contract.workflows import WorkflowExecution
 from ratchet.core.planning.logged import decisions
+from ratchet.core.planning.plans import sinks
 from ratchet.core.planning.rewards import run_reward, step_rewards, workflow_reward
 from ratchet.core.planning.simulator import Teacher, World, play_many
 
@@ -17,6 +18,22 @@ def test_a_seed_plays_the_same_again() -> None:
 def test_an_execution_survives_the_wire() -> None:
     row = play_many(World(1), Teacher(), 1, 2)[0]
     assert decode(encode(row), WorkflowExecution) == row
+
+
+def test_an_execution_is_partial_where_a_part_of_its_result_is_there() -> None:
+    seen: set[str] = set()
+    for row in play_many(World(1), Teacher(), 300, 2):
+        assert row.plan is not None
+        results = {row.runs[index].status == "succeeded" for index in sinks(row.plan)}
+        assert row.status == {(True,): "succeeded", (False,): "failed"}.get(tuple(results), "partial")
+        seen.add(row.status)
+    assert seen == {"succeeded", "partial", "failed"}
+
+
+def test_workers_of_a_choice_stand_by_name() -> None:
+    for row in play_many(World(1), Teacher(), 5, 2):
+        for run in row.runs:
+            assert [option.worker for option in run.options] == sorted(option.worker for option in run.options)
 
 
 def test_propensities_of_a_logged_choice_add_up() -> None:
@@ -37,7 +54,7 @@ def test_what_depends_on_a_failure_is_skipped() -> None:
 
 
 def test_the_true_value_is_the_mean_of_what_is_played() -> None:
-    """Over one plan's first sub-task, whose context is the same in each workflow but for the price of the day."""
+    """Over all calls: what was paid and gained, beside what each worker would have gained on the first day."""
     world = World(2)
     played: list[float] = []
     true: list[float] = []
