@@ -21,6 +21,7 @@ from tests.support.gateway_scene import scene
 from tests.support.http_fuzz import fuzzed, fuzzed_live, unreached
 from tests.support.running import connected, prepared_objects, prepared_warehouse, running_app
 from tests.support.servers import Broker, RunningServer
+from tests.support.workflow_scene import workflow_scene
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 ENDLESS = frozenset({"GET /v1/events"})
@@ -64,6 +65,13 @@ async def test_coordinator(shared_settings: SharedSettings) -> None:
         statuses = await fuzzed_live(str(here.api.base_url))
     assert unreached(statuses) == []
     assert len(statuses) >= 8
+
+
+async def test_workflows(nats: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with workflow_scene(nats, tmp_path, monkeypatch) as here, here.service() as client:
+        statuses = await fuzzed_live(str(client.base_url).rstrip("/"))
+    assert unreached(statuses) == []
+    assert len(statuses) >= 9
 
 
 async def test_engine(shared_settings: SharedSettings, tmp_path: Path) -> None:

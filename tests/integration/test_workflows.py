@@ -48,6 +48,7 @@ async def test_a_workflow_is_run_through_the_gateway_and_logged(
         (end,) = await here.gateway.published(TrajectoryEnd, 1)
         assert turn.trajectory_id == end.trajectory_id == run.trajectory_id
         assert (end.parent_trajectory_id, end.outcome.status) == (workflow.workflow_id, "success")
+        assert end.labels == {"workflow_id": workflow.workflow_id, "planner": "planner@0", "arm": "stable"}
         (parent,) = await here.gateway.published(Trajectory, 1)
         assert (parent.trajectory_id, parent.role, parent.outcome.status) == (workflow.workflow_id, PLANNER, "success")
 
@@ -170,19 +171,18 @@ async def hanging(_: Request) -> Answer:
 
 
 WORDS = [
-    (nothing, "tool answered nothing"),
-    (too_much, "tool answers with more than 2097152 bytes"),
-    (redirected, "tool answered 302"),
-    (no_json, 'tool did not answer {"output": TEXT}'),
-    (hanging, "tool does not answer at"),
+    (nothing, "tool answered nothing", 2),
+    (too_much, "tool answers with more than 2097152 bytes", 0),
+    (redirected, "tool answered 302", 0),
+    (no_json, 'tool did not answer {"output": TEXT}', 2),
+    (hanging, "tool does not answer at", 2),
 ]
 
 
-@pytest.mark.parametrize(("answer", "words"), WORDS, ids=[answer.__name__ for answer, _ in WORDS])
+@pytest.mark.parametrize(("answer", "words", "retries"), WORDS, ids=[answer.__name__ for answer, *_ in WORDS])
 async def test_a_tool_that_misbehaves_fails_its_sub_task_in_words(
-    nats: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Served, words: str
+    nats: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Served, words: str, retries: int
 ) -> None:
-    monkeypatch.setattr("ratchet.workflows.executing.RETRIES", 0)
     async with (
         workflow_scene(nats, tmp_path, monkeypatch) as here,
         here.service() as client,
@@ -193,7 +193,7 @@ async def test_a_tool_that_misbehaves_fails_its_sub_task_in_words(
         workflow = await over(client, (await begun(client)).workflow_id)
         (sub_task,) = workflow.sub_tasks
         assert sub_task.run is not None
-        assert (workflow.state, sub_task.run.trajectory_id) == ("failed", None)
+        assert (workflow.state, sub_task.run.trajectory_id, sub_task.run.retries) == ("failed", None, retries)
         assert words in (sub_task.run.error or "")
 
 

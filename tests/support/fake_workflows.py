@@ -12,6 +12,7 @@ import pytest
 
 from ratchet.bus.message import decode
 from ratchet.core.contract.http.workflows import (
+    AUTO,
     SubTaskOut,
     WorkerOut,
     WorkersOut,
@@ -35,7 +36,7 @@ def workflow(asked: WorkflowIn, state: str = "succeeded", cost_usd: float = 0.03
     return WorkflowOut(
         workflow_id=asked.workflow_id or ID,
         role=asked.role,
-        policy=asked.policy or "planner@1",
+        policy="planner@1" if asked.policy == AUTO else asked.policy,
         arm="stable",
         state=state,
         instruction=asked.instruction,
@@ -90,7 +91,8 @@ class FakeWorkflows:
                 self.reads[name] += 1
                 return self._shown(name)
             case "POST", ["workflows", name, "cancel"] if name in self.asked:
-                self.cancelled.add(name)
+                if self._shown(name).ended_at is None:  # one that is over stays as it is
+                    self.cancelled.add(name)
                 return self._shown(name)
             case _, ["workers", *rest]:
                 return self._worker(method, rest, body)

@@ -100,13 +100,29 @@ class ScriptedGateway:
         finally:
             self.under_way -= 1
 
-    async def end(self, trajectory_id: str, workflow_id: str, *, success: bool, unrecorded: bool) -> None:
+    async def end(self, trajectory_id: str, workflow: Workflow, *, success: bool) -> None:
         self.ended[trajectory_id] = success
 
     @property
     def calls(self) -> Counter[str]:
         """Calls by the part of the plan that they were for."""
         return Counter(asked.text.partition("\n")[0] for asked in self.asked)
+
+
+async def hangs(worker: Worker, asked: Asked) -> Answer:
+    """No worker ever answers."""
+    await asyncio.Event().wait()
+    raise AssertionError(worker, asked)
+
+
+async def asked_of(gateway: ScriptedGateway, number: int) -> None:
+    """Wait until so many calls were made."""
+
+    async def probe() -> bool:
+        await asyncio.sleep(0)
+        return len(gateway.asked) >= number
+
+    await eventually(probe)
 
 
 def bundle(version: int = 3, arm: str = "canary") -> FetchedBundle:
@@ -243,11 +259,11 @@ class WorkflowWorld:
         return await self.published(workflow.workflow_id)
 
     async def published(self, workflow_id: str) -> Workflow:
-        """A workflow once it is over and published."""
+        """A workflow once nothing is left to do for it."""
 
         async def probe() -> Workflow | None:
             entry = await self.store.get(workflow_id)
             await asyncio.sleep(0)
-            return entry.value if entry is not None and entry.value.published else None
+            return entry.value if entry is not None and entry.value.closed else None
 
         return await eventually(probe)

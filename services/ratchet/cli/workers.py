@@ -14,8 +14,9 @@ from ratchet.cli.endpoints import locate
 from ratchet.cli.options import HERE, AsJson, Directory, DryRun, json_file
 from ratchet.cli.output import console, print_answer, print_dry_run, print_facts, print_table
 from ratchet.core.contract.http.workflows import WorkerOut, WorkersOut
-from ratchet.core.contract.workflows import MODEL_TYPES, TASK_TYPES, Worker
-from ratchet.core.errors import Rejected
+from ratchet.core.contract.workflows import Worker
+from ratchet.core.errors import BadRequest, Rejected
+from ratchet.core.rules.workers import check_worker
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -84,14 +85,9 @@ def _worker_of(item: object, named: str) -> Worker:
         raise Rejected(f"{named} has {', '.join(sorted(unknown))}, which no worker has")
     try:
         worker = msgspec.convert(item, Worker)
-    except msgspec.ValidationError as error:
+        check_worker(worker)
+    except (msgspec.ValidationError, BadRequest) as error:
         raise Rejected(f"{named}: {error}") from error
-    if strange := sorted({*worker.capabilities} - {*TASK_TYPES}):
-        raise Rejected(f"{named}: {', '.join(strange)} is no type of sub-tasks; there are {', '.join(TASK_TYPES)}")
-    if worker.model_type not in MODEL_TYPES:
-        raise Rejected(f"{named}: model_type {worker.model_type} is none of {', '.join(MODEL_TYPES)}")
-    if (worker.model is None) == (worker.url is None):
-        raise Rejected(f"{named} must name one of model and url")
     return worker
 
 

@@ -26,7 +26,7 @@ from ratchet.cli.output import (
 from ratchet.cli.training import Parameters, Timeout, Wait, hyperparameters, require_wait, submit
 from ratchet.cli.waiting import Waiting, goes_on, until
 from ratchet.cli.workflow_data import augment, collect, evaluate, export, prepare
-from ratchet.core.contract.http.workflows import SubTaskOut, WorkflowIn, WorkflowOut, WorkflowsOut
+from ratchet.core.contract.http.workflows import AUTO, SubTaskOut, WorkflowIn, WorkflowOut, WorkflowsOut
 from ratchet.core.contract.workflows import PLANNER_ROLE, Plan
 from ratchet.core.errors import NotFound, Rejected
 from ratchet.core.planning.mermaid import Standing, mermaid
@@ -51,7 +51,9 @@ Inputs = Annotated[
 def run(
     instruction: Annotated[str, typer.Argument(help="What is to be done, in words.")],
     role: RoleOption = PLANNER_ROLE,
-    policy: Annotated[str | None, typer.Option(help="A planner's version by name, such as planner@3.")] = None,
+    policy: Annotated[
+        str, typer.Option(help="A planner's version by name, such as planner@3; auto: as the route says.")
+    ] = AUTO,
     budget: Annotated[float, typer.Option(min=0, help="US dollars: no call starts that could exceed it.")] = 1.0,
     deadline: Annotated[float, typer.Option(min=1, max=3600, help="Seconds.")] = 300.0,
     inputs: Inputs = None,

@@ -11,6 +11,7 @@ import structlog
 from msgspec.structs import replace
 
 from ratchet.core.errors import Conflict, Unavailable
+from ratchet.workflows import metrics
 from ratchet.workflows.domain.workflow import Workflow
 from ratchet.workflows.kv_workflows import WorkflowStore
 
@@ -18,6 +19,13 @@ log = structlog.get_logger()
 
 PAUSE_S = 0.5
 """Between tries to write while the broker is away."""
+
+
+def warn_of_budget(before: Workflow, now: Workflow) -> None:
+    """Say once, when most of the budget is spent."""
+    if now.warning is not None and before.warning is None:
+        log.warning("most of a budget is spent", workflow_id=now.workflow_id, reason=now.warning)
+        metrics.BUDGET_WARNINGS.labels(now.role).inc()
 
 
 class Lost(Exception):
@@ -72,6 +80,7 @@ class Held:
                     log.warning("a workflow waits for the broker", reason=str(error))
                     await asyncio.sleep(PAUSE_S)
                     continue
+                warn_of_budget(self.workflow, changed)
                 self.workflow = changed
                 return changed
             raise Lost

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from ratchet.core.contract.http.workflows import (
+    AUTO,
     SubTaskOut,
     WorkerOut,
     WorkersOut,
@@ -25,11 +26,12 @@ from ratchet.core.contract.http.workflows import (
     WorkflowOut,
     WorkflowsOut,
 )
-from ratchet.core.contract.workflows import TASK_TYPES, Worker
+from ratchet.core.contract.workflows import Worker
 from ratchet.core.errors import BadRequest, NotFound
 from ratchet.core.rules.access import Caller, KeyScope
 from ratchet.core.rules.arms import parse_model
 from ratchet.core.rules.texts import user_ref
+from ratchet.core.rules.workers import check_worker
 from ratchet.core.service.control_api import ControlApi
 from ratchet.workflows.domain.choosing import Known
 from ratchet.workflows.domain.workflow import RUNNING, SUCCEEDED, Inputs, Workflow
@@ -59,8 +61,8 @@ LARGEST_INPUTS, LARGEST_BODY = 1_000_000, 2 * 1024 * 1024
 LISTED = 200
 POLL_S, HEARTBEAT_S = 0.5, 15.0
 """Of streams of events: a change shows within half a second, whichever process runs the workflow."""
-NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-AUTO = "auto"
+LOOKS, LOOK_S = 20, 0.1
+"""For the end of a workflow that is cancelled: one whose runner takes longer is answered as it stands."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ class WorkflowRoutes:
             raise BadRequest("the instruction is empty", param="instruction")
         if body.session is not None and not (body.session.isascii() and body.session.isprintable()):
             raise BadRequest("`session` has printable ASCII characters: it is sent as a header", param="session")
-        policy = None if body.policy in (None, AUTO) else body.policy
+        policy = None if body.policy == AUTO else body.policy
         if policy is not None and (parse_model(policy).role != body.role or parse_model(policy).version is None):
             raise BadRequest(
                 f"`policy` names a version of the role, such as `{body.role}@3`, or is `auto`", param="policy"
@@ -142,6 +144,11 @@ class WorkflowRoutes:
         workflow = await self._require(workflow_id, caller)
         caller.require(KeyScope.INFER, workflow.role)
         await self.runners.cancel(workflow_id)
+        for _ in range(LOOKS):
+            workflow = await self._require(workflow_id, caller)
+            if workflow.is_over:
+                break
+            await asyncio.sleep(LOOK_S)
         return await self._shown(workflow)
 
     async def follow_workflow(self, workflow_id: str, caller: Caller) -> AsyncGenerator[bytes, None]:
@@ -201,17 +208,9 @@ class WorkerRoutes:
 
     async def put_worker(self, body: Worker) -> WorkerOut:
         """Add a worker, or replace the one of its name."""
-        if NAME.fullmatch(body.name) is None:
-            raise BadRequest("a worker's name has lower-case letters, digits, - and _, at most 64", param="name")
-        if (body.model is None) == (body.url is None):
-            raise BadRequest("a worker has either a `model` or a `url`", param="model")
+        check_worker(body)
         if body.url is not None and not is_url(body.url):
             raise BadRequest("the `url` of a tool is http:// or https:// with a host", param="url")
-        unknown = [kind for kind in body.capabilities if kind not in TASK_TYPES]
-        if unknown:
-            raise BadRequest(
-                f"there is no type {unknown[0]!r}; there are {', '.join(TASK_TYPES)}", param="capabilities"
-            )
         await self.workers.put(body)
         return _worker_out(await self._require(body.name))
 

@@ -14,9 +14,10 @@ from ratchet.core.contract.roles import DEFAULT_ROLE
 from ratchet.core.contract.values import Count
 from ratchet.core.contract.workflows import Worker
 from ratchet.core.errors import RatchetError, Unavailable
-from ratchet.core.service.http_client import AsyncApiClient, Peer, Reply, bearer, error_of
+from ratchet.core.service.http_client import TOO_LARGE, AsyncApiClient, Peer, Reply, bearer, error_of
 from ratchet.workflows.domain.asking import LARGEST_OUTPUT, Answer, Asked, CallFailed
-from ratchet.workflows.domain.results import AGENT
+from ratchet.workflows.domain.results import AGENT, labels_of
+from ratchet.workflows.domain.workflow import Workflow
 
 log = structlog.get_logger()
 
@@ -62,8 +63,10 @@ def gateway_peer(url: str, key: str | None) -> Peer:
 class HttpGateway:
     """Raises `CallFailed` for a worker that did not do it, and errors of the tree else."""
 
-    def __init__(self, client: AsyncApiClient) -> None:
+    def __init__(self, client: AsyncApiClient, pause_s: float = 1.0) -> None:
+        """`pause_s`: before the second try to end a child trajectory; doubles."""
         self._client = client
+        self._pause_s = pause_s
 
     async def fetch(
         self, policy: str, workflow_id: str, *, user: str | None, session: str | None
@@ -102,7 +105,7 @@ class HttpGateway:
                 "POST", "/v1/chat/completions", body=body, headers=headers, timeout_s=limits.timeout_s
             )
         except Unavailable as error:
-            raise CallFailed(f"{worker.name}: {error}", again=True, cost_usd=None) from error
+            raise unanswered(f"{worker.name}: {error}", error) from error
         cost_usd = _cost_of(reply, worker)
         if reply.status != 200:
             again, error = reply.status >= 500 or reply.status in AGAIN, error_of(self._client.peer, reply)
@@ -110,11 +113,17 @@ class HttpGateway:
             raise CallFailed(f"{worker.name}: {error}", again=again, cost_usd=cost_usd)
         return Answer(_text_of(reply, worker, cost_usd), cost_usd, reply.headers.get(RECORD) == "off")
 
-    async def end(self, trajectory_id: str, workflow_id: str, *, success: bool, unrecorded: bool) -> None:
+    async def end(self, trajectory_id: str, workflow: Workflow, *, success: bool) -> None:
         """End a child trajectory. A gateway that does not take it is not asked for ever: nothing depends on it."""
-        body = {"parent_trajectory_id": workflow_id, "outcome": {"status": "success" if success else "failure"}}
-        headers = {RECORD: "off"} if unrecorded else {}
+        body = {
+            "parent_trajectory_id": workflow.workflow_id,
+            "outcome": {"status": "success" if success else "failure"},
+            "labels": labels_of(workflow),
+        }
+        headers = {RECORD: "off"} if workflow.unrecorded else {}
         for attempt in range(ENDS):
+            if attempt:
+                await asyncio.sleep(self._pause_s * 2 ** (attempt - 1))
             try:
                 reply = await self._client.exchange(
                     "POST", f"/v1/trajectories/{trajectory_id}/end", body=body, headers=headers, timeout_s=END_S
@@ -122,12 +131,16 @@ class HttpGateway:
                 self._client.content_of(reply)
             except Unavailable as error:
                 log.warning("a child trajectory was not ended", trajectory_id=trajectory_id, reason=str(error))
-                await asyncio.sleep(2.0**attempt)
             except RatchetError as error:  # none of its calls got as far as an engine
                 log.info("a child trajectory has no end", trajectory_id=trajectory_id, reason=str(error))
                 return
             else:
                 return
+
+
+def unanswered(why: str, error: Unavailable) -> CallFailed:
+    """What a call without an answer is. One that sent too much would send it again."""
+    return CallFailed(why, again=error.code != TOO_LARGE, cost_usd=None)
 
 
 def _model_of(name: str) -> str:

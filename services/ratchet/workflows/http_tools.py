@@ -12,7 +12,7 @@ from ratchet.core.contract.workflows import Worker
 from ratchet.core.errors import Unavailable
 from ratchet.core.service.http_client import AsyncApiClient, Peer
 from ratchet.workflows.domain.asking import Answer, Asked, CallFailed
-from ratchet.workflows.http_gateway import AGAIN, ANSWER_BYTES, checked_output
+from ratchet.workflows.http_gateway import AGAIN, ANSWER_BYTES, checked_output, unanswered
 
 
 def is_url(text: str) -> bool:
@@ -42,7 +42,7 @@ async def ask_tool(worker: Worker, asked: Asked) -> Answer:
         try:
             reply = await client.exchange("POST", path, body=body, timeout_s=worker.limits.timeout_s)
         except Unavailable as error:
-            raise CallFailed(str(error), again=True, cost_usd=None) from error
+            raise unanswered(str(error), error) from error
     if not 200 <= reply.status < 300:
         again = reply.status >= 500 or reply.status in AGAIN
         refused = 0.0 if reply.status < 500 else None

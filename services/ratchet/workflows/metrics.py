@@ -22,6 +22,12 @@ LATENCY = Histogram(
 )
 PLANS = Counter("ratchet_workflow_plans_total", "Plans, by whether they could be run.", ["role", "outcome"])
 SUB_TASKS = Counter("ratchet_workflow_sub_tasks_total", "Sub-tasks that ended.", ["task_type", "status"])
+BUDGET_WARNINGS = Counter(
+    "ratchet_workflow_budget_warnings_total", "Workflows that spent 80 % of their budget, or more.", ["role"]
+)
+UNRECORDED = Counter(
+    "ratchet_workflows_unrecorded_total", "Workflows that ended, and whose log no broker takes.", ["role"]
+)
 ACTIVE = Gauge("ratchet_workflows_active", "Workflows that this process runs.")
 
 

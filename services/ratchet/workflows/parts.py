@@ -16,6 +16,7 @@ from ratchet.core.contract.http.gateway import FetchedBundle
 from ratchet.core.contract.workflows import Worker
 from ratchet.workflows.domain.asking import Answer, Asked
 from ratchet.workflows.domain.choosing import Known
+from ratchet.workflows.domain.workflow import Workflow
 from ratchet.workflows.kv_workflows import WorkflowStore
 from ratchet.workflows.planners import Planners
 
@@ -29,7 +30,7 @@ class Gateway(Protocol):
 
     async def ask(self, worker: Worker, asked: Asked) -> Answer: ...
 
-    async def end(self, trajectory_id: str, workflow_id: str, *, success: bool, unrecorded: bool) -> None: ...
+    async def end(self, trajectory_id: str, workflow: Workflow, *, success: bool) -> None: ...
 
 
 class Registry(Protocol):

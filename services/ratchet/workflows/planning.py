@@ -141,9 +141,7 @@ class Planning:
             raise
         cost = most if answer.cost_usd is None else answer.cost_usd
         await self._held.change(lambda now: _paid(now, cost))
-        await self._parts.gateway.end(
-            asked.trajectory_id, workflow.workflow_id, success=True, unrecorded=workflow.unrecorded
-        )
+        await self._parts.gateway.end(asked.trajectory_id, workflow, success=True)
         return answer.text
 
 

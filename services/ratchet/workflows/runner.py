@@ -116,13 +116,8 @@ class Runner:
         """End the trajectory of a sub-task that is over; again after a kill: the same end counts once."""
         if step.trajectory_id is None or not step.is_over or step.trajectory_id in self._ends:
             return
-        workflow = self._held.workflow
-        ending = self._parts.gateway.end(
-            step.trajectory_id,
-            workflow.workflow_id,
-            success=step.state == SUCCEEDED,
-            unrecorded=workflow.unrecorded,
-        )
+        success = step.state == SUCCEEDED
+        ending = self._parts.gateway.end(step.trajectory_id, self._held.workflow, success=success)
         self._ends[step.trajectory_id] = asyncio.create_task(ending)
 
     async def _finish(self, problem: str | None, *, cancelled: bool) -> None:
@@ -142,11 +137,12 @@ class Runner:
         await self._read_outputs()
         for step in workflow.steps:
             self._end_child(step)
-        if not workflow.published and not workflow.unrecorded:
+        if not workflow.closed and not workflow.unrecorded:
             messages = [trajectory_of(workflow, self._outputs), execution_of(workflow)]
             try:
                 await patiently(lambda: self._parts.publish(messages), "the broker")
             except RatchetError as error:
+                metrics.UNRECORDED.labels(workflow.role).inc()
                 log.error("a workflow cannot be recorded", workflow_id=workflow.workflow_id, reason=str(error))
         if self._ends:
             await asyncio.wait(self._ends.values())

@@ -20,7 +20,7 @@ from ratchet.bus.tasks import UntilStopped, end
 from ratchet.core.errors import Conflict, Rejected, Unavailable, Unreadable, WrongState
 from ratchet.workflows import metrics
 from ratchet.workflows.domain.workflow import Inputs, Lease, Workflow, taken_over
-from ratchet.workflows.held import Held
+from ratchet.workflows.held import Held, warn_of_budget
 from ratchet.workflows.parts import Parts
 from ratchet.workflows.runner import Runner
 
@@ -51,10 +51,7 @@ class _Mine:
 
     runner: Runner
     task: asyncio.Task[None]
-    revision: int
-    """Of its lease."""
     renewed_at: float
-    beat: int
 
 
 @dataclass
@@ -107,13 +104,13 @@ class Runners:
     async def _create(self, workflow: Workflow, inputs: Inputs) -> Workflow:
         """The lease comes first: what a kill leaves behind is taken over, or closed. Raises `Conflict`."""
         lease = Lease(holder=self.holder, beat=1, left_s=workflow.left_s)
-        revision = await self.parts.store.hold(workflow.workflow_id, lease, None)
+        await self.parts.store.hold(workflow.workflow_id, lease, None)
         try:
             await self.parts.store.create(workflow, inputs)
         except Conflict:  # it was run to its end between the look for it and the lease
             await self.parts.store.close(workflow.workflow_id)
             raise
-        await self._go_on(workflow.workflow_id, Entry(lease, revision), workflow.left_s)
+        await self._go_on(workflow.workflow_id, lease, workflow.left_s)
         return workflow
 
     async def cancel(self, workflow_id: str) -> bool:
@@ -174,27 +171,28 @@ class Runners:
             return
         lease = replace(entry.value, holder=self.holder, beat=entry.value.beat + 1)
         with suppress(Conflict):  # another process was faster
-            revision = await self.parts.store.hold(workflow_id, lease, entry.revision)
+            await self.parts.store.hold(workflow_id, lease, entry.revision)
             log.info("takes a workflow over", workflow_id=workflow_id)
-            await self._go_on(workflow_id, Entry(lease, revision), max(0.0, entry.value.left_s - silent_s))
+            await self._go_on(workflow_id, lease, max(0.0, entry.value.left_s - silent_s))
 
-    async def _go_on(self, workflow_id: str, lease: Entry[Lease], left_s: float) -> None:
+    async def _go_on(self, workflow_id: str, lease: Lease, left_s: float) -> None:
         """Run a workflow whose lease this process has just got."""
         entry = await self.parts.store.get(workflow_id)
-        if entry is None or entry.value.published:
+        if entry is None or entry.value.closed:
             await self.parts.store.close(workflow_id)
             return
         workflow = taken_over(entry.value, self.holder, left_s)
         revision = entry.revision
         if workflow != entry.value:
             revision = await self.parts.store.update(workflow, revision)
+            warn_of_budget(entry.value, workflow)
         held = Held(self.parts.store, workflow, revision, self.parts.monotonic)
         runner = Runner(self.parts, held)
-        if lease.value.cancel:
+        if lease.cancel:
             runner.cancel()
         task = asyncio.create_task(runner.run(), name=f"workflow {workflow_id}")
         task.add_done_callback(_log_failure)
-        self._mine[workflow_id] = _Mine(runner, task, lease.revision, self.parts.monotonic(), lease.value.beat)
+        self._mine[workflow_id] = _Mine(runner, task, self.parts.monotonic())
 
     async def _give_back(self) -> None:
         mine = {workflow_id: each for workflow_id, each in self._mine.items() if not each.task.done()}

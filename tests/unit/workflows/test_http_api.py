@@ -17,7 +17,7 @@ from ratchet.core.rules.access import ANYONE, Caller
 from ratchet.core.service.asgi import CALLER, IDENTIFY
 from ratchet.workflows.domain.workflow import Inputs
 from ratchet.workflows.http_api import LARGEST_INPUTS, WorkerRoutes, WorkflowRoutes, http_app
-from tests.support.workflow_world import WorkflowWorld, llm
+from tests.support.workflow_world import ScriptedGateway, WorkflowWorld, asked_of, hangs, llm
 
 AGENT = Caller("key_a", "agent", frozenset({"infer:planner"}))
 VIEWER = Caller("key_v", "viewer", frozenset({"view"}))
@@ -133,6 +133,18 @@ async def test_a_list_has_the_newest_of_the_roles_that_may_be_seen() -> None:
     assert newest.role == "planner"
 
 
+async def test_a_cancelled_workflow_is_answered_as_cancelled() -> None:
+    world = WorkflowWorld(gateway=ScriptedGateway(hangs))
+    await world.workers.put(llm())
+    async with served(world) as client:
+        begun = (await client.post("/v1/workflows", json={"instruction": "Write."})).json()["workflow_id"]
+        await asked_of(world.gateway, 1)
+        answer = (await client.post(f"/v1/workflows/{begun}/cancel")).json()
+        assert (answer["state"], answer["error"]) == ("cancelled", "it was cancelled")
+        again = (await client.post(f"/v1/workflows/{begun}/cancel")).json()
+        assert (again["state"], again["ended_at"]) == ("cancelled", answer["ended_at"])
+
+
 async def test_workers_are_added_replaced_and_removed() -> None:
     world = WorkflowWorld()
     async with served(world, OPERATOR) as client:
@@ -156,6 +168,7 @@ WRONG_WORKERS: list[tuple[dict[str, Any], str]] = [
     ({"model": None, "url": "http://a:xy/"}, "with a host"),
     ({"capabilities": ["cooking"]}, "there is no type"),
     ({"capabilities": []}, "capabilities"),
+    ({"model_type": "oracle"}, "there is no model_type"),
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -10,10 +11,12 @@ from typing import Any
 import pytest
 import uuid_utils
 from msgspec.structs import replace
+from prometheus_client import REGISTRY
+from structlog.testing import capture_logs
 
 from ratchet.bus.kv import Bucket
-from ratchet.bus.testing import FakeClock, eventually
-from ratchet.core.contract import Trajectory, WorkflowExecution
+from ratchet.bus.testing import FakeClock
+from ratchet.core.contract import Message, Trajectory, WorkflowExecution
 from ratchet.core.contract.bundle import NO_BUNDLE
 from ratchet.core.contract.workflows import TASK_TYPES, Worker, WorkerOption
 from ratchet.core.errors import Conflict, Rejected, Unavailable
@@ -24,13 +27,16 @@ from ratchet.workflows.domain.workflow import Inputs, Lease, Step, stopped
 from ratchet.workflows.held import Held, Lost
 from ratchet.workflows.kv_workflows import WorkflowStore
 from ratchet.workflows.planners import plan_by_model
-from ratchet.workflows.runners import Runners, Timing
+from ratchet.workflows.runners import TIMING, Runners, Timing
+from tests.support.fake_bus import fake_broker
 from tests.support.workflow_world import (
     FixedPlanners,
     MortalStore,
     ScriptedGateway,
     WorkflowWorld,
+    asked_of,
     bundle,
+    hangs,
     llm,
     plan_of,
 )
@@ -41,24 +47,15 @@ WRITES = 17
 PLAN = '{"sub_tasks": [{"task_type": "generation", "instruction": "part 0", "depends_on": [], "complexity": 0.5}]}'
 
 
+def counted(metric: str) -> float:
+    return REGISTRY.get_sample_value(metric, {"role": "planner"}) or 0.0
+
+
 async def world_of(*workers: Worker, **members: Any) -> WorkflowWorld:
     world = WorkflowWorld(**{"plan": CHAIN, **members})
     for each in workers or (llm(),):
         await world.workers.put(each)
     return world
-
-
-async def hangs(worker: Worker, asked: Asked) -> Answer:
-    await asyncio.Event().wait()
-    raise AssertionError(worker, asked)
-
-
-async def asked_of(gateway: ScriptedGateway, number: int) -> None:
-    async def probe() -> bool:
-        await asyncio.sleep(0)
-        return len(gateway.asked) >= number
-
-    await eventually(probe)
 
 
 async def test_version_0_plans_one_sub_task_where_the_role_has_no_policy() -> None:
@@ -100,6 +97,62 @@ async def test_another_process_can_cancel() -> None:
     assert await world.process().cancel(workflow.workflow_id)
     await runners.look()
     assert (await world.published(workflow.workflow_id)).state == "cancelled"
+
+
+async def test_a_workflow_ends_within_a_second_of_being_cancelled() -> None:
+    clock = FakeClock()
+    world = await world_of(gateway=ScriptedGateway(hangs))
+    first, second = (world.process(timing=TIMING, monotonic=clock.monotonic) for _ in range(2))
+    workflow = world.workflow()
+    await first.begin(workflow, Inputs(texts={}))
+    await asked_of(world.gateway, 1)
+    clock.advance(10)
+    await first.look()
+    assert await second.cancel(workflow.workflow_id)
+    clock.advance(TIMING.look_s)  # as long as a process goes on without a look
+    await first.look()
+    over = await world.published(workflow.workflow_id)
+    assert (over.state, world.gateway.under_way) == ("cancelled", 0)
+    assert over.deadline_s - over.left_s <= 11
+
+
+@pytest.mark.parametrize("set_by_s", [-86400.0, 86400.0], ids=["back", "forward"])
+async def test_a_clock_that_is_set_ends_no_workflow(set_by_s: float) -> None:
+    clock = FakeClock()
+
+    async def meanwhile(worker: Worker, asked: Asked) -> Answer:
+        clock.set_by(set_by_s)
+        clock.advance(2)
+        return Answer(worker.name + asked.text, 0.001)
+
+    world = await world_of(gateway=ScriptedGateway(meanwhile), broker=fake_broker(clock))
+    over = await world.run(world.workflow(deadline_s=10.0), monotonic=clock.monotonic)
+    (execution,) = world.bus.published(WorkflowExecution)
+    assert (over.state, over.left_s) == ("succeeded", 4.0)
+    assert (execution.latency_ms, [run.latency_ms for run in execution.runs]) == (6000, [2000] * 3)
+
+
+async def test_a_workflow_that_no_broker_takes_is_counted_and_closed() -> None:
+    async def refused(_: Sequence[Message]) -> None:
+        raise Rejected("it cannot be redacted")
+
+    world, before = await world_of(), counted("ratchet_workflows_unrecorded_total")
+    over = await world.run(publish=refused)
+    assert (over.state, over.closed) == ("succeeded", True)
+    assert counted("ratchet_workflows_unrecorded_total") == before + 1
+
+
+async def test_a_budget_that_is_mostly_spent_is_warned_of_once() -> None:
+    async def dear(worker: Worker, asked: Asked) -> Answer:
+        return Answer(worker.name + asked.text, 0.3)
+
+    world, before = await world_of(gateway=ScriptedGateway(dear)), counted("ratchet_workflow_budget_warnings_total")
+    with capture_logs() as lines:
+        await world.run()
+    assert [line["reason"] for line in lines if line["event"] == "most of a budget is spent"] == [
+        "90% of the budget of $1 is spent"
+    ]
+    assert counted("ratchet_workflow_budget_warnings_total") == before + 1
 
 
 async def test_a_deadline_ends_calls_under_way_and_skips_the_rest() -> None:
@@ -219,7 +272,7 @@ async def test_the_same_id_starts_nothing_twice() -> None:
     await asyncio.gather(*(runners.begin(workflow, Inputs(texts={})) for _ in range(3)))
     await world.published(workflow.workflow_id)
     again = await runners.begin(workflow, Inputs(texts={}))
-    assert (again.published, world.gateway.calls.total()) == (True, 3)
+    assert (again.closed, world.gateway.calls.total()) == (True, 3)
 
 
 async def test_a_write_whose_answer_was_lost_counts() -> None:

@@ -43,6 +43,8 @@ WRONG_REQUEST = frozenset({400, 413, 422})
 """Statuses of a request that a model does not take: those of a wrong key or name say nothing about the request."""
 TIMEOUT = "timeout"
 """Code of the error of a peer that took too long."""
+TOO_LARGE = "answer_too_large"
+"""Code of the error of a peer that sent more than it may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,8 @@ class _Client:
         async for chunk in answer.aiter_bytes():
             content += chunk
             if len(content) > self.peer.answer_bytes:
-                raise Unavailable(f"{self.peer.name} answers with more than {self.peer.answer_bytes} bytes")
+                why = f"{self.peer.name} answers with more than {self.peer.answer_bytes} bytes"
+                raise Unavailable(why, code=TOO_LARGE)
         return bytes(content)
 
     def content_of(self, reply: Reply) -> bytes:

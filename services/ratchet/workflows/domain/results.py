@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ratchet.bus.message import JsonObject
 from ratchet.core.contract import Outcome, Trajectory, WorkflowExecution
 from ratchet.core.contract.trajectory import (
     Action,
@@ -33,6 +34,11 @@ def result_of(workflow: Workflow, outputs: Mapping[int, str]) -> str | None:
 def claim_of(workflow: Workflow) -> PolicyClaim:
     """The planner's policy; of a workflow that ended before the gateway named one: version 0."""
     return workflow.claim or PolicyClaim(role=workflow.role, version=0, digest="", arm="stable", weight=0.0)
+
+
+def labels_of(workflow: Workflow) -> JsonObject:
+    """What the trajectories of its sub-tasks carry of it: their own arms are those of their workers' roles."""
+    return {"workflow_id": workflow.workflow_id, "planner": _policy_of(workflow), "arm": claim_of(workflow).arm}
 
 
 def execution_of(workflow: Workflow) -> WorkflowExecution:
@@ -77,7 +83,7 @@ def trajectory_of(workflow: Workflow, outputs: Mapping[int, str]) -> Trajectory:
         turns=_turns(workflow, outputs),
         task_context=TaskContext(task_id=workflow.workflow_id, instructions=""),
         metadata=TrajectoryMetadata(
-            model=workflow.policy or f"{workflow.role}@0",
+            model=_policy_of(workflow),
             total_cost_usd=workflow.cost_usd,
             source="client",
             error=workflow.error,
@@ -87,6 +93,10 @@ def trajectory_of(workflow: Workflow, outputs: Mapping[int, str]) -> Trajectory:
         outcome=Outcome(status=_STATUS.get(workflow.state, "partial")),
         policy=claim_of(workflow),
     )
+
+
+def _policy_of(workflow: Workflow) -> str:
+    return workflow.policy or f"{workflow.role}@0"
 
 
 def _turns(workflow: Workflow, outputs: Mapping[int, str]) -> list[TrajectoryTurn]:

@@ -139,7 +139,8 @@ class Workflow(Value, frozen=True, kw_only=True, omit_defaults=True):
     error: str | None = None
     result: str | None = None
     ended_at: datetime | None = None
-    published: bool = False
+    closed: bool = False
+    """Nothing is left to do for it: it is published, or cannot or must not be."""
 
     @property
     def is_over(self) -> bool:
@@ -232,13 +233,13 @@ def stopped(workflow: Workflow, why: str, *, cancelled: bool) -> Workflow:
 
 
 def closed(workflow: Workflow) -> Workflow:
-    """It is published, or not to be: of one that is recorded nowhere no text stays but its result."""
+    """Nothing is left to do for it. Of one that is recorded nowhere no text stays but its result."""
     if not workflow.unrecorded:
-        return replace(workflow, published=True)
+        return replace(workflow, closed=True)
     plan = workflow.plan
     if plan is not None:
         plan = replace(plan, sub_tasks=tuple(replace(part, instruction="") for part in plan.sub_tasks))
-    return replace(workflow, published=True, instruction="", plan=plan)
+    return replace(workflow, closed=True, instruction="", plan=plan)
 
 
 def sinks(plan: Plan) -> list[int]:

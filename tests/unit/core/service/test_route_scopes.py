@@ -1,4 +1,4 @@
-"""Every route of all four APIs has a scope: without it, or with it for another role, a request is refused before
+"""Every route of all five APIs has a scope: without it, or with it for another role, a request is refused before
 anything else is looked at."""
 
 from __future__ import annotations
@@ -36,9 +36,15 @@ from tools.docs.api_pages import document
 UNUSED: Any = None
 """Stands for the collaborators of routes: a request that is refused reaches none of them."""
 CONTROL = {
-    str(service): control_api(service) for service in (Interface.COORDINATOR, Interface.DEPLOYER, Interface.CONSOLE)
+    str(service): control_api(service)
+    for service in (Interface.COORDINATOR, Interface.DEPLOYER, Interface.CONSOLE, Interface.WORKFLOWS)
 }
-BY_CHANGE = {"coordinator": KeyScope.TRAIN, "deployer": KeyScope.OPERATE, "console": KeyScope.ANNOTATE}
+BY_CHANGE = {
+    "coordinator": KeyScope.TRAIN,
+    "deployer": KeyScope.OPERATE,
+    "console": KeyScope.ANNOTATE,
+    "workflows": KeyScope.OPERATE,
+}
 """What a POST takes."""
 INFER, FEEDBACK = KeyScope.INFER, KeyScope.FEEDBACK
 OF_GATEWAY = {"end": FEEDBACK, "opt-": FEEDBACK, "feedback": FEEDBACK, "jobs": KeyScope.TRAIN, "status": KeyScope.VIEW}
@@ -49,6 +55,8 @@ def expected(service: str, method: str, path: str) -> KeyScope | None:
     """None: any key will do."""
     if path == "/v1/session":
         return None
+    if service == "workflows" and path.startswith("/v1/workflows"):  # who sees one, by its role: test_http_api.py
+        return KeyScope.INFER if (method, path) == ("POST", "/v1/workflows") else None
     if path.startswith(("/v1/keys", "/v1/storage", "/v1/erasures")):
         return KeyScope.ADMIN
     if path.startswith("/v1/annotation"):
@@ -83,7 +91,7 @@ async def test_control_route_refuses_a_key_without_its_scope(service: str, metho
             answer = await client.request(method, concrete, content=b"{")
         error = answer.json()["error"]
         assert (answer.status_code, error["code"]) == (403, "insufficient_scope")
-        assert scope is None or f"`{scope}`" in error["message"]
+        assert scope is None or f"`{scope}" in error["message"]
 
 
 def example(service: str, body: str) -> dict[str, Any]:
@@ -91,7 +99,12 @@ def example(service: str, body: str) -> dict[str, Any]:
     return json.loads((ROOT / "http" / "examples" / service / f"{body}.json").read_text())
 
 
-ABOUT_ALL = {"coordinator": (), "deployer": (), "console": ()}
+ABOUT_ALL = {
+    "coordinator": (),
+    "deployer": (),
+    "console": (),
+    "workflows": ("list_workers", "get_worker", "put_worker", "remove_worker"),  # any role's planner may choose them
+}
 """Operations, by name, that neither name a role nor keep to those of the key: it must have the scope for all."""
 
 

@@ -24,6 +24,7 @@ from ratchet.core.contract.values import Role, Text, listed
 from ratchet.core.contract.workflows import PLANNER_ROLE, Plan, SubTaskRun, Worker, WorkerMeasures
 
 WORKFLOW_STATES = ("planning", "running", "succeeded", "partial", "failed", "cancelled")
+AUTO = "auto"
 LONGEST_INSTRUCTION = 20_000
 """Characters of an instruction."""
 
@@ -34,8 +35,8 @@ class WorkflowIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     instruction: Annotated[str, Meta(min_length=1, max_length=LONGEST_INSTRUCTION)]
     role: Role = PLANNER_ROLE
     """The planner's role."""
-    policy: Text | None = None
-    """A planner's version by name, such as `planner@3`; null or `auto`: whichever the role's route gives."""
+    policy: Text = AUTO
+    """A planner's version by name, such as `planner@3`; `auto`: whichever the role's route gives."""
     inputs: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     """Texts by name that sub-tasks without predecessors get; 1 MB together."""
     budget_usd: Annotated[float, Meta(gt=0)] = 1.0
