@@ -110,7 +110,7 @@ class WorkflowRoutes:
         if body.session is not None and not (body.session.isascii() and body.session.isprintable()):
             raise BadRequest("`session` has printable ASCII characters: it is sent as a header", param="session")
         policy = None if body.policy == AUTO else body.policy
-        if policy is not None and (parse_model(policy).role != body.role or parse_model(policy).version is None):
+        if policy is not None and not _is_version_of(body.role, policy):
             raise BadRequest(
                 f"`policy` names a version of the role, such as `{body.role}@3`, or is `auto`", param="policy"
             )
@@ -278,6 +278,14 @@ def _id_of(given: str | None) -> str:
     except ValueError:
         pass
     raise BadRequest("`workflow_id` is a UUID of version 7: ids begin with their time", param="workflow_id")
+
+
+def _is_version_of(role: str, policy: str) -> bool:
+    try:
+        named = parse_model(policy)
+    except ValueError:
+        return False
+    return named.role == role and named.version is not None
 
 
 def _is_id(text: str) -> bool:

@@ -50,7 +50,7 @@ async def test_following_a_run_ends_by_what_became_of_it(
     assert ends_as in shown.out
 
 
-async def test_a_workflow_is_listed_shown_drawn_and_cancelled(
+async def test_a_workflow_is_listed_shown_and_drawn(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with workflows_service(monkeypatch):
@@ -62,10 +62,18 @@ async def test_a_workflow_is_listed_shown_drawn_and_cancelled(
         assert "text_extraction" in capsys.readouterr().out
         assert await typed("show", ID, "--mermaid") == ExitCode.DONE
         assert capsys.readouterr().out.startswith("flowchart TD\n")
-        assert await typed("cancel", ID) == ExitCode.DONE
-        assert f"{ID} is cancelled" in capsys.readouterr().out
         assert await typed("show", "unknown") == ExitCode.FAILED
         assert "ratchet workflows list" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("follow", "state"), [((), "cancelled"), (("--follow",), "succeeded")])
+async def test_cancelling_ends_what_is_under_way_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], follow: tuple[str, ...], state: str
+) -> None:
+    async with workflows_service(monkeypatch):
+        await typed("run", "sum it up", *follow)
+        assert await typed("cancel", ID) == ExitCode.DONE
+        assert f"{ID} is {state}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", [("--budget", "0"), ("--input", "x"), ("--deadline", "4000")])

@@ -69,6 +69,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"instruction": "x", "inputs": {"<a>": "x"}}, "names no input"),
     ({"instruction": "x", "policy": "other@1"}, "`planner@3`"),
     ({"instruction": "x", "policy": "planner"}, "`planner@3`"),
+    ({"instruction": "x", "policy": "☃@1"}, "`planner@3`"),
     ({"instruction": "x", "workflow_id": "mine"}, "version 7"),
     ({"instruction": "x", "workflow_id": "7b0e7a52-0f0e-4a63-9c1c-0c9f6f0f4b1d"}, "version 7"),
     ({"instruction": "x", "session": "café"}, "session"),
