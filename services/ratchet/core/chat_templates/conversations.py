@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ratchet.bus.message import JsonObject
-from ratchet.core.contract.snapshot import LabelRow, PairRow, Row
+from ratchet.core.contract.snapshot import ExecutionRow, LabelRow, PairRow, Row
 from ratchet.core.rules.figures import CONVERSATIONS_WITHOUT_TOOLS
 
 CHOSEN, REJECTED = ":chosen", ":rejected"
@@ -29,6 +29,8 @@ class Conversation:
 
 def conversations_of(row: Row) -> list[Conversation]:
     """What learns in a row of a snapshot: a trajectory's parts, both sides of a pair, a labelled answer."""
+    if isinstance(row, ExecutionRow):  # planners learn from it, no chat model does
+        return []
     if isinstance(row, PairRow):
         sides = ((CHOSEN, row.chosen), (REJECTED, row.rejected))
         return [
