@@ -28,7 +28,11 @@ class Conversation:
 
 
 def conversations_of(row: Row) -> list[Conversation]:
-    """What learns in a row of a snapshot: a trajectory's parts, both sides of a pair, a labelled answer."""
+    """What learns in a row of a snapshot: a trajectory's parts, both sides of a pair, a labelled answer; nothing in an
+    execution of a workflow, which holds no conversation.
+    """
+    if isinstance(row, ExecutionRow):
+        return []
     if isinstance(row, ExecutionRow):  # planners learn from it, no chat model does
         return []
     if isinstance(row, PairRow):
