@@ -234,7 +234,8 @@ def evaluate(
 
     Of a log there is one row for each policy; plans that the language model made in the model's place are a row of
     their own. The simulator of eight workers shows a planner beside fixed, random and cheapest choices and the best
-    single worker on the same plans, and beside the benchmarks' true plans with random workers: it says nothing of your own workers.
+    single worker on the same plans, and beside the benchmarks' true plans with random workers: it says nothing of your
+    own workers.
     """
     if (logs is None) == (simulator is None):
         raise typer.BadParameter("name one of LOGS and --simulator")
