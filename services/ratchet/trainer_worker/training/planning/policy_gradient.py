@@ -41,7 +41,8 @@ class PolicyGradient:
     """Hyperparameters."""
 
     learning_rate: float = 1e-3
-    """Larger networks have 3e-5, by which this small one hardly changes in so many rounds: see `docs/planning.md`."""
+    """Larger networks have 3e-5, by which this small one gains a sixth of the reward in so many rounds: see
+    `docs/planning.md`."""
     rounds: int = 40
     """Times that prox becomes the trained policy; from logs it ends earlier where the effective sample size is low."""
     epochs: int = 4
