@@ -30,7 +30,7 @@ def measured(reward: float, cost: float = 0.1) -> Measured:
 
 def judged(difference: float) -> Judgement:
     value = Estimate(difference, difference - 0.1, difference + 0.1)
-    return Judgement(300, 0, 900, 300, 400.0, 0.01, 0.0, None, value, value, value, value, value)
+    return Judgement(300, 0, 900, 300, 400.0, 1.0, 0.01, 0.0, None, value, value, value, value, value)
 
 
 def seed(phase_2: float = 8.0, worse: float = -1.0) -> Seed:
@@ -72,7 +72,7 @@ def test_a_target_that_was_missed_is_listed_as_missed(one: Seed, coverage: Cover
 
 
 def test_a_candidate_that_was_not_judged_is_listed_with_the_reason() -> None:
-    refused = Judgement(0, 300, 0, 0, 0.0, 0.0, 0.0, "the log is too small")
+    refused = Judgement(0, 300, 0, 0, 0.0, 0.0, 0.0, 0.0, "the log is too small")
     one = seed()
     text = page([Seed(1, one.first, one.measured, {**one.judged, "other": refused})], covered(), SIZES, 60.0)
     assert "not judged: the log is too small" in text

@@ -35,6 +35,10 @@ Floats = NDArray[Any]
 
 LEAST_EFFECTIVE = 100.0
 """Effective sample size below which nothing is judged."""
+LEAST_WEIGHT = 0.6
+"""Mean weight below which nothing is judged. It is 1 but for chance, by some .1 where the effective sample size is 100:
+much less means that what the candidate would choose was hardly drawn, and small weights that are all alike pass for a
+large sample."""
 MOST_OF_ONE = 0.05
 """Share of all weight that one execution may have."""
 MOST_UNSUPPORTED = 0.01
@@ -63,6 +67,8 @@ class Judgement:
     decisions: int
     subjects: int
     effective_sample_size: float
+    mean_weight: float
+    """1 but for chance."""
     largest_share: float
     """Of all weight, that of the execution with the most."""
     unsupported_share: float
@@ -149,6 +155,7 @@ def judge_log(log: Log, executions: int, excluded: int = 0) -> Judgement:
         "decisions": len(log.rewards_D),
         "subjects": len(np.unique(log.subject_D)),
         "effective_sample_size": total**2 / squares if squares else 0.0,
+        "mean_weight": total / max(1, len(log.rewards_D)),
         "largest_share": float(by_workflow.max() / total) if total else 0.0,
         "unsupported_share": float((log.candidate_DW * (log.stable_DW <= 0)).sum() / max(1, len(log.rewards_D))),
     }
@@ -174,6 +181,11 @@ def _refusal(facts: Judgement) -> str | None:
         return (
             f"the log is worth {facts.effective_sample_size:.0f} decisions of the candidate's; "
             f"{LEAST_EFFECTIVE:.0f} are needed: collect more executions"
+        )
+    if facts.mean_weight < LEAST_WEIGHT:
+        return (
+            f"the log lacks what the candidate would choose: the mean weight is {facts.mean_weight:.2f}; "
+            f"{LEAST_WEIGHT:g} is needed: collect more executions"
         )
     if facts.subjects < 2:
         return "all executions belong to one subject, so that no interval can be given"

@@ -114,6 +114,16 @@ def test_executions_without_a_plan_judge_nothing(rows: list[WorkflowExecution]) 
     assert judge(bare, planner_of(Teacher())).refusal is not None
 
 
+def test_choices_that_were_never_drawn_stop_the_judgement(rows: list[WorkflowExecution]) -> None:
+    """Weights that are all small and alike look like a large sample."""
+    log = read_log(rows, planner_of(Teacher()))
+    small = np.where(log.workflow_D % 2, 0.02, 1.0)
+    judged = judge_log(replace(log, weights_D=small), 400)
+    assert judged.effective_sample_size > 100
+    assert judged.refusal is not None
+    assert "lacks what the candidate would choose" in judged.refusal
+
+
 def test_one_heavy_execution_stops_the_judgement(rows: list[WorkflowExecution]) -> None:
     log = read_log(rows, planner_of(Teacher()))
     weights = log.weights_D.copy()
