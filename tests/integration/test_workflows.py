@@ -48,7 +48,7 @@ async def test_a_workflow_is_run_through_the_gateway_and_logged(
         (end,) = await here.gateway.published(TrajectoryEnd, 1)
         assert turn.trajectory_id == end.trajectory_id == run.trajectory_id
         assert (end.parent_trajectory_id, end.outcome.status) == (workflow.workflow_id, "success")
-        assert end.labels == {"workflow_id": workflow.workflow_id, "planner": "planner@0", "arm": "stable"}
+        assert end.labels == {"workflow_id": workflow.workflow_id, "planner": workflow.policy, "arm": "stable"}
         (parent,) = await here.gateway.published(Trajectory, 1)
         assert (parent.trajectory_id, parent.role, parent.outcome.status) == (workflow.workflow_id, PLANNER, "success")
 
