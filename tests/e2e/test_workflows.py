@@ -133,6 +133,7 @@ async def registered(here: Workshop, blob: bytes) -> int:
 
 def unjudged(policy: PolicyVersion) -> int:
     """Executions that `off_policy` did not judge by: the log has hardly any choice that the candidate would make."""
+    assert policy.gate is not None
     verdict = policy.gate["off_policy"]
     assert verdict["outcome"] == "not_run"
     assert "collect more executions" in verdict["reason"]
