@@ -44,7 +44,7 @@ def config(algorithm: str = "rloo", compute: Compute | None = None, **hyper: Any
         (
             config("best"),
             "unknown algorithm 'best'; known are sft, rloo, grpo, reinforce, ppo, dpo, reward_model, kto, gepa,"
-                " planner_supervised, planner_ppo, selector_linucb, selector_thompson",
+            " planner_supervised, planner_ppo, selector_linucb, selector_thompson",
         ),
         (config("dpo", kl_beta=0.1), "dpo has no hyperparameter kl_beta"),
         (config("dpo", desirable_weight=2.0), "dpo has no hyperparameter desirable_weight"),
