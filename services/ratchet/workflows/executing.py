@@ -14,8 +14,9 @@ from ratchet.bus.tasks import end
 from ratchet.core.contract.workflows import Plan, Worker, WorkerOption
 from ratchet.core.errors import Unavailable, Unreadable
 from ratchet.core.planning.base import Choice, Planner
+from ratchet.core.planning.logged import options_of
 from ratchet.workflows.domain.asking import Answer, Asked, CallFailed, inputs_of, most_usd, system_of, text_of
-from ratchet.workflows.domain.choosing import Known, capable, drawn, options_of
+from ratchet.workflows.domain.choosing import Known, capable, drawn
 from ratchet.workflows.domain.workflow import (
     FAILED,
     RUNNING,

@@ -19,7 +19,8 @@ from ratchet.bus.kv import Bucket, Entry
 from ratchet.bus.message import Value
 from ratchet.core.contract.workflows import WORKFLOWS
 from ratchet.core.errors import Conflict, Unreadable
-from ratchet.workflows.domain.workflow import Inputs, Lease, Output, Workflow, sinks
+from ratchet.core.planning.plans import sinks
+from ratchet.workflows.domain.workflow import Inputs, Lease, Output, Workflow
 
 ACTIVE = "active"
 FULL = 0.8

@@ -5,10 +5,9 @@ from msgspec.structs import replace
 
 from ratchet.core.contract.workflows import TASK_TYPES, Plan, SubTask, SubTaskRun, Worker, WorkerMeasures
 from ratchet.core.planning.base import Choice
-from ratchet.core.planning.logged import decisions
+from ratchet.core.planning.logged import decisions, options_of
 from ratchet.core.planning.network import NetworkSelector, fresh_weights
 from ratchet.core.planning.simulator import Teacher, World, play_many
-from ratchet.workflows.domain.choosing import options_of
 
 
 def test_a_logged_choice_asked_again_has_the_same_propensities() -> None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from ratchet.core.contract.workflows import Worker, WorkerMeasures, WorkerOption
-from ratchet.core.planning.base import Choice
 
 MOST_WEIGHT = 100
 """A worker's means follow about so many of its newest calls."""
@@ -35,21 +34,6 @@ def capable(known: Sequence[Known], task_type: str) -> list[Known]:
     """Those that can do a type of sub-task, by name."""
     able = [each for each in known if task_type in each.worker.capabilities]
     return sorted(able, key=lambda each: each.worker.name)
-
-
-def options_of(choice: Choice, propensities: Sequence[float]) -> tuple[WorkerOption, ...]:
-    """What a choice is logged as: all that the planner chose by, so that the log can be asked again."""
-    return tuple(
-        WorkerOption(
-            worker=worker.name,
-            propensity=min(1.0, propensity),
-            model_type=worker.model_type,
-            cost_per_token=worker.cost_per_token,
-            latency_ms=worker.latency_ms,
-            success=measured.success if measured else None,
-        )
-        for worker, measured, propensity in zip(choice.workers, choice.measured, propensities, strict=True)
-    )
 
 
 def drawn(seed: str, index: int, options: Sequence[WorkerOption]) -> WorkerOption:

@@ -15,7 +15,8 @@ from ratchet.core.contract.trajectory import (
     TrajectoryTurn,
     TurnResult,
 )
-from ratchet.workflows.domain.workflow import CANCELLED, FAILED, SUCCEEDED, Workflow, sinks
+from ratchet.core.planning.plans import sinks
+from ratchet.workflows.domain.workflow import CANCELLED, FAILED, SUCCEEDED, Workflow
 
 LONGEST_RESULT = 4000
 """Characters of a result."""

@@ -16,6 +16,7 @@ from ratchet.bus.message import Value
 from ratchet.core.contract.trajectory import PolicyClaim
 from ratchet.core.contract.values import listed
 from ratchet.core.contract.workflows import Plan, PlannerRef, SubTaskRun, WorkerOption
+from ratchet.core.planning.plans import sinks
 
 PLANNING, RUNNING, SUCCEEDED, PARTIAL, FAILED, CANCELLED = (
     "planning",
@@ -240,12 +241,6 @@ def closed(workflow: Workflow) -> Workflow:
     if plan is not None:
         plan = replace(plan, sub_tasks=tuple(replace(part, instruction="") for part in plan.sub_tasks))
     return replace(workflow, closed=True, instruction="", plan=plan)
-
-
-def sinks(plan: Plan) -> list[int]:
-    """The sub-tasks that nothing depends on: their outputs are the result."""
-    needed = {before for part in plan.sub_tasks for before in part.depends_on}
-    return [index for index in range(len(plan.sub_tasks)) if index not in needed]
 
 
 def outcome(plan: Plan | None, steps: Sequence[Step], *, cancelled: bool) -> str:
