@@ -493,7 +493,7 @@ async def test_requests_that_cannot_be_run_are_refused_with_one_clear_line(
 ) -> None:
     async with coordinating(shared_settings, bus) as workshop:
         for body, reason in [
-            ({"algorithm": "planner_ppo"}, "algorithm 'planner_ppo' is not offered"),
+            ({"algorithm": "acme.best"}, "algorithm 'acme.best' is not offered"),
             ({"algorithm": "rloo", "learning_rate": 1}, "learning_rate: there is no such setting"),
             ({"algorithm": "rloo", "hyperparameters": {"learning_rate": "1e-5"}}, "hyperparameters.learning_rate"),
             ({"algorithm": "rloo", "dataset": {"sample_size": 0}}, "dataset.sample_size"),
@@ -502,9 +502,9 @@ async def test_requests_that_cannot_be_run_are_refused_with_one_clear_line(
             answer = await workshop.api.post("/v1/jobs", json=body)
             assert answer.status_code == 422, answer.text
             assert reason in answer.json()["error"]["message"]
-        await bus.publish(request("bad", training_config=config("planner_ppo")))
+        await bus.publish(request("bad", training_config=config("acme.best")))
         refused = await workshop.until(request("bad").training_job_id, "failed")
-        assert "algorithm 'planner_ppo' is not offered" in refused["error"]["message"]
+        assert "algorithm 'acme.best' is not offered" in refused["error"]["message"]
 
 
 async def test_jobs_that_cannot_work_are_refused_at_once_in_one_sentence(
@@ -758,6 +758,7 @@ async def test_api_describes_itself(shared_settings: SharedSettings, bus: Bus) -
         document = (await workshop.api.get("/openapi.json")).json()
         assert set(document["paths"]) == {
             "/health",
+            "/v1/workflows/executions",
             "/v1/erasures",
             "/v1/erasures/{erasure_id}",
             "/v1/erasures/{erasure_id}/receipt",

@@ -23,6 +23,7 @@ from ratchet.canary_deployer.role_context import Publish
 from ratchet.core.contract.bundle import NO_BUNDLE, Bundle
 from ratchet.core.contract.http.rollouts import BundleOut
 from ratchet.core.contract.policy_manifest import BUNDLE, PolicyManifest
+from ratchet.core.contract.roles import DEFAULT_ROLE
 from ratchet.core.contract.state import PolicyStage, PolicyVersion
 from ratchet.core.errors import BadRequest, DigestMismatch, NotFound, Rejected
 from ratchet.core.rules.arms import parse_model, served
@@ -134,6 +135,8 @@ class BundleRegistry:
             registry.require_same_purpose(asked, stable)
             bundle = registry.completed(asked, stable)
             if bundle.planner is not None:
+                if role == DEFAULT_ROLE:
+                    raise Rejected(f"calls that name no role are of {role}: give planners a role of their own")
                 await self.bundles.planner_of(bundle.planner)
             model = bundle.model
             if model is not None and model.digest is not None:
@@ -142,7 +145,7 @@ class BundleRegistry:
                 await self.bundles.weights(model.name, model.digest)
         except BadRequest:
             raise
-        except (Rejected, NotFound, ValueError) as error:
+        except (Rejected, NotFound, DigestMismatch, ValueError) as error:
             raise BadRequest(str(error), param="bundle") from error
         return bundle
 

@@ -40,8 +40,10 @@ LONGEST_PAID = 4096
 """Tokens that a call reserves money for, where its request sets no limit."""
 BLOCKED = "content_filter"
 """Code of a call that the role's filters, or a provider's, block."""
-EXECUTIONS, EXECUTIONS_PAGE = 5_000, 500
-"""Executions that a planner is judged by, and those of one request for them."""
+EXECUTIONS, EXECUTIONS_PAGE = 2_000, 50
+"""Executions that a planner is judged by, and those of one request for them: one takes 150 KB where it has ten
+sub-tasks, and 25 workers could do each."""
+NO_COORDINATOR = "the deployer does not know the coordinator (RATCHET_COORDINATOR_URL)"
 PROMPTS_S = 60.0
 """How long a shadow replay waits for its prompts."""
 
@@ -182,6 +184,8 @@ class HttpCoordinator:
 
     async def executions(self, policy: PolicyVersion, since: datetime) -> list[WorkflowExecution]:
         """The newest workflows that a policy planned, of those since an instant. Raises as `outcome_times` does."""
+        if self._client is None:
+            raise Rejected(f"no log of executions can be read: {NO_COORDINATOR}")
         kept: deque[WorkflowExecution] = deque(maxlen=EXECUTIONS)
         after: str | None = f"{since.isoformat()}/"
         while after is not None:
@@ -195,7 +199,7 @@ class HttpCoordinator:
 
     def _configured(self) -> AsyncApiClient:
         if self._client is None:
-            raise Unavailable("the deployer does not know the coordinator (RATCHET_COORDINATOR_URL)")
+            raise Unavailable(NO_COORDINATOR)
         return self._client
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import re
 from collections.abc import Sequence
 
@@ -14,8 +15,8 @@ from ratchet.core.contract.bundle import NO_BUNDLE, Bundle, BundleModel
 from ratchet.core.contract.policy_manifest import BUNDLE, PolicyManifest
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.contract.workflows import PlannerRef
-from ratchet.core.errors import Rejected
-from ratchet.core.planning.files import load_planner
+from ratchet.core.errors import DigestMismatch, Rejected
+from ratchet.core.planning.files import MOST_BYTES, load_planner
 from ratchet.core.planning.learned import LearnedPlanner
 from ratchet.core.stores.policies import BlobStore, Policy, find_policy, publish_policy, read_policy
 
@@ -77,9 +78,15 @@ class KvBundles:
         return stored
 
     async def planner_of(self, ref: PlannerRef) -> LearnedPlanner:
-        """The planner of a bundle, verified by its digest."""
-        blob = await asyncio.to_thread(self._objects.get, ref.uri, ref.sha256)
-        return await asyncio.to_thread(load_planner, blob)
+        """The planner of a bundle, verified by its digest; of what is larger than any planner, no more is read."""
+
+        def read() -> LearnedPlanner:
+            blob = self._objects.get_part(ref.uri, 0, MOST_BYTES + 1)
+            if len(blob) <= MOST_BYTES and hashlib.sha256(blob).hexdigest() != ref.sha256:
+                raise DigestMismatch(f"{ref.uri} does not have sha256 {ref.sha256}")
+            return load_planner(blob)
+
+        return await asyncio.to_thread(read)
 
     async def digests(self) -> set[str]:
         """Of the policies whose bundles gateways can read. Raises `Unavailable`."""

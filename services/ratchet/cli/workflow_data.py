@@ -37,7 +37,7 @@ from ratchet.core.planning.dataset import TrainingRow, augmented, prepared
 from ratchet.core.planning.measures import Measures, measured
 from ratchet.core.service.files import staged
 
-PAGE = 200
+PAGE = 50
 """Executions of a request."""
 
 To = Annotated[Path, typer.Option("--to", help="The file; an existing one is replaced at the end.")]

@@ -84,6 +84,7 @@ async def build(settings: Settings) -> AsyncIterator[App]:
             peers = {
                 name: await stack.enter_async_context(AsyncApiClient(Peer(f"the {name}", url, connect_s=CONNECT_S)))
                 for name, url in urls.items()
+                if url is not None
             }
             yield assembled(settings, bus, warehouse, peers, others)
     finally:
@@ -94,7 +95,7 @@ async def build(settings: Settings) -> AsyncIterator[App]:
 def assembled(
     settings: Settings, bus: Bus, warehouse: Warehouse, peers: Mapping[str, AsyncApiClient], others: HttpServices
 ) -> App:
-    """The console on open connections; `peers`: those of `ROUTES`, without a key of their own."""
+    """The console on open connections; `peers`: those of `ROUTES` that there are, without a key of their own."""
 
     async def connected() -> Bus:
         return bus
@@ -121,7 +122,7 @@ def assembled(
     subjects = subjects_of(loop, events, bus, warehouse, Objects(shared), bus.now)
     api = console_api(subjects)
     audit = api.audit = audit_log_of(shared, bus, NAME)
-    passed = {name: PassThrough(name, peers[name], f"the {name}", table) for name, table in ROUTES.items()}
+    passed = {name: PassThrough(name, peers.get(name), f"the {name}", table) for name, table in ROUTES.items()}
     own: AsgiApp = Authentication(api, keys.caller_of)
     owners: dict[str, AsgiApp] = {name: Authentication(app, keys.caller_of) for name, app in passed.items()}
     if shared.oidc is not None:

@@ -85,8 +85,9 @@ WORKFLOWS: Sequence[Passed] = (
 class PassThrough:
     """An ASGI application: the routes of one service below a prefix of the console's paths."""
 
-    def __init__(self, prefix: str, peer: AsyncApiClient, name: str, routes: Sequence[Passed]) -> None:
-        """`prefix`: the first part of the path; `name`: what people call the service."""
+    def __init__(self, prefix: str, peer: AsyncApiClient | None, name: str, routes: Sequence[Passed]) -> None:
+        """`prefix`: the first part of the path; `peer`: None where the installation has no such service; `name`: what
+        people call it."""
         self._prefix = f"/{prefix}"
         self._peer = peer
         self._name = name
@@ -115,7 +116,11 @@ class PassThrough:
         return passed
 
     async def _pass(self, request: Request, timeout_s: float) -> Answer:
-        """The service's answer. Raises `HttpError`: 503 when it is away, 504 when it takes too long."""
+        """The service's answer. Raises `HttpError`: 404 where there is none, 503 when it is away, 504 when it takes too
+        long."""
+        if self._peer is None:
+            variable = f"RATCHET_{self._prefix[1:].upper()}_URL"
+            raise HttpError(404, f"{self._name} service does not run here, or {variable} does not say where")
         target = f"{request.path}?{request.query}" if request.query else request.path
         key, body = own_key(request), request.body or None
         try:

@@ -33,11 +33,11 @@ class Settings(ServiceSettings):
         validation_alias=AliasChoices("RATCHET_CONSOLE_GATEWAY_URL", "RATCHET_GATEWAY_URL", "gateway_url"),
     )
     """The same for calls of policies and feedback."""
-    workflows_url: HttpAddress = Field(
-        default="http://127.0.0.1:8085",
+    workflows_url: HttpAddress | None = Field(
+        default=None,
         validation_alias=AliasChoices("RATCHET_CONSOLE_WORKFLOWS_URL", "RATCHET_WORKFLOWS_URL", "workflows_url"),
     )
-    """The same for workflows."""
+    """The same for workflows; unset where nothing runs them."""
     oidc_secret: SecretStr | None = None
     """The secret of our client at the issuer of RATCHET_OIDC; unset for a public client."""
     health_urls: Annotated[Mapping[str, HttpAddress], *FROM_JSON] = Field(default_factory=dict[str, str])

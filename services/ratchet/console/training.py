@@ -10,7 +10,7 @@ import msgspec
 
 from ratchet.bus.message import JsonObject
 from ratchet.core.contract.http.console import AttemptOut, CardOut, CurveOut, CurvesOut, RangeOut, RowOut, RowsOut
-from ratchet.core.contract.snapshot import LABELS, PAIRS, TRAJECTORIES, SnapshotManifest
+from ratchet.core.contract.snapshot import EXECUTIONS, LABELS, PAIRS, TRAJECTORIES, SnapshotManifest
 from ratchet.core.contract.state import Job
 from ratchet.core.contract.training import SnapshotRef
 from ratchet.core.datasets.domain.row_reasons import SEEN, conditions, why_taken
@@ -151,12 +151,14 @@ SHOWN: Mapping[str, Mapping[str, str]] = {
     TRAJECTORIES: {"trajectory_id": "trajectory_id", "task": "task_key", "reward": "reward", "messages": "messages"},
     PAIRS: {"trajectory_id": "chosen_trajectory_id", "group": "group_key", "messages": "chosen"},
     LABELS: {"trajectory_id": "trajectory_id", "reward": "label", "messages": "completion"},
+    EXECUTIONS: {"trajectory_id": "workflow_id", "reward": "reward", "text": "instruction"},
 }
-"""By format: what is shown of a row, and the column that has it. What is learnt is the last answer in `messages`."""
+"""By format: what is shown of a row, and the column that has it. What is learnt is the last answer in `messages`, or
+what was done about the `text`."""
 
 
 def _row(shown: Mapping[str, Any], index: int, why: str) -> RowOut:  # of any type: each column has its own
-    answer = " ".join(last_answer(msgspec.json.decode(shown["messages"], type=list[JsonObject])).split())
+    answer = shown["text"] if "text" in shown else _learnt(shown["messages"])
     task, reward = shown.get("task"), shown.get("reward")
     return RowOut(
         index=index,
@@ -164,6 +166,10 @@ def _row(shown: Mapping[str, Any], index: int, why: str) -> RowOut:  # of any ty
         task=task,
         reward=None if reward is None else float(reward),
         group=shown.get("group") or task,
-        text=answer[:LETTERS],
+        text=" ".join(answer.split())[:LETTERS],
         why=why,
     )
+
+
+def _learnt(messages: str) -> str:
+    return last_answer(msgspec.json.decode(messages, type=list[JsonObject]))

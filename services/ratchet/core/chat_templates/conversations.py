@@ -33,8 +33,6 @@ def conversations_of(row: Row) -> list[Conversation]:
     """
     if isinstance(row, ExecutionRow):
         return []
-    if isinstance(row, ExecutionRow):  # planners learn from it, no chat model does
-        return []
     if isinstance(row, PairRow):
         sides = ((CHOSEN, row.chosen), (REJECTED, row.rejected))
         return [

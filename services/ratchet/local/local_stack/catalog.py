@@ -107,8 +107,8 @@ NOTIFIER = ServiceSpec("notifier", "notifier", 9111)
 """Where receivers of alerts are set."""
 SPAN_EXPORTER = ServiceSpec("span_exporter", "span_exporter", 9112, package="ratchet.extras.span_exporter")
 """Where a receiver of spans is set."""
-WORKFLOWS = ServiceSpec("workflows", "workflows", 9113, port=8085, needs=(GATEWAY,))
-"""Where it was asked for."""
+WORKFLOWS = ServiceSpec("workflows", "workflows", 9129, port=8085, needs=(GATEWAY,))
+"""Where it was asked for; its health stands behind those of as many gateways as there may be."""
 ALL_SERVICES = (*SERVICES, TRACKER, NOTIFIER, SPAN_EXPORTER, WORKFLOWS)
 """Also those that only some stacks have."""
 
@@ -136,7 +136,7 @@ def default_ports(gateways: int = 1) -> dict[str, int]:
         if spec.port is not None:
             ports[spec.short] = spec.port
         ports[f"{spec.short}_health"] = spec.health_port
-    further = enumerate(gateway_names(gateways)[1:], 9114)  # 9113 is the last of the services
+    further = enumerate(gateway_names(gateways)[1:], 9113)  # 9112 is the last of the services before
     return ports | {health_port_name(name): port for port, name in further}
 
 
