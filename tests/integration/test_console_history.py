@@ -27,6 +27,7 @@ from ratchet.core.contract.training import (
     SnapshotRef,
     StatusMetadata,
 )
+from ratchet.core.datasets.domain.executions import execution_row
 from ratchet.core.datasets.domain.rows import RowOrigin, SnapshotRow
 from ratchet.core.datasets.s3_snapshots import SnapshotWriter
 from ratchet.core.service.settings import SharedSettings
@@ -34,6 +35,7 @@ from ratchet.core.stores.objects import Objects
 from ratchet.core.stores.warehouse import Warehouse
 from tests.support.callers import called_by
 from tests.support.console_data import console, store
+from tests.support.executions import execution
 from tests.support.messages import AT, trajectory
 from tests.support.running import prepared_objects, prepared_warehouse
 from tests.support.training import request
@@ -247,6 +249,7 @@ async def test_rows_of_every_format_are_shown(shared_settings: SharedSettings) -
         tools=[],
         calls=[],
     )
+    planned = execution_row(execution(1), 0.5)
     judged, scored = "a person preferred it", "reward 0.5; 0.3 above the 0.2 expected of its task; version 3 answered"
     for form, row, expected in (
         (
@@ -258,6 +261,18 @@ async def test_rows_of_every_format_are_shown(shared_settings: SharedSettings) -
             "trajectories",
             tried,
             {"trajectory_id": "t", "task": "k", "reward": 0.5, "group": "k", "text": "answer", "why": scored},
+        ),
+        (
+            "executions",
+            planned,
+            {
+                "trajectory_id": planned.workflow_id,
+                "task": None,
+                "reward": 0.5,
+                "group": None,
+                "text": planned.instruction,
+                "why": "it succeeded; version 1 planned",
+            },
         ),
     ):
         training = Training(UNUSED, objects, OneJob(written(objects, form, [row], 10)).get)

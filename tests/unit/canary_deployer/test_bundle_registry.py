@@ -430,6 +430,18 @@ async def test_planner_whose_file_is_damaged_or_gone_is_refused() -> None:
     gone = Bundle(planner=PlannerRef(uri=f"s3://test/blobs/{'0' * 64}", sha256="0" * 64))
     with pytest.raises(BadRequest, match="no such object"):
         await scene.register(gone)
+    whole = planner(scene).planner
+    assert whole is not None
+    other = Bundle(planner=PlannerRef(uri=whole.uri.replace(whole.sha256, "1" * 64), sha256="1" * 64))
+    scene.blobs.blobs[whole.uri.replace(whole.sha256, "1" * 64)] = scene.blobs.get(whole.uri)
+    with pytest.raises(BadRequest, match="does not have sha256"):
+        await scene.register(other)
+
+
+async def test_calls_that_name_no_role_are_no_planners() -> None:
+    scene = RegistryWorld()
+    with pytest.raises(BadRequest, match="give planners a role of their own"):
+        await scene.registry.register("default", planner(scene), "ann", "a planner", dry_run=True)
 
 
 async def test_planners_and_what_answers_calls_share_no_role() -> None:

@@ -47,6 +47,17 @@ async def console(
             yield http
 
 
+async def test_service_that_does_not_run_here_is_named() -> None:
+    app = called_by(PassThrough("workflows", None, "the workflows", WORKFLOWS), OPERATOR)
+    site = Site(Pages({}), app, {"workflows": app})
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(site), base_url="http://127.0.0.1:8084") as http:
+        answer = await http.get("/workflows/v1/workflows", headers={"x-api-key": KEY})
+    assert (answer.status_code, answer.json()["error"]["message"]) == (
+        404,
+        "the workflows service does not run here, or RATCHET_WORKFLOWS_URL does not say where",
+    )
+
+
 async def test_request_is_passed_on_with_its_callers_key_and_no_other_header() -> None:
     upstream = Upstream()
     async with console(upstream) as http:
