@@ -397,14 +397,10 @@ class CanaryWorld:
         canary_success: float,
         *,
         rewarded: bool = True,
-        called: bool = True,
         costs_usd: tuple[float, float] | None = None,
         complaints: tuple[float, float] = (0.0, 0.0),
     ) -> None:
-        """Trajectories as gateway and judge would publish them now, and one step of the controller.
-
-        Not `called`: as those of workflows, which have no calls of their own.
-        """
+        """Trajectories as gateway and judge would publish them now, and one step of the controller."""
         route = await self.route()
         messages: list[Any] = []
         for _ in range(count):
@@ -415,9 +411,7 @@ class CanaryWorld:
             success = self.random.random() < (canary_success if given.arm == "canary" else stable_success)
             messages.append(start_of(trajectory_id, given.arm, given.policy.version, given.weight, route))
             cost_usd = None if costs_usd is None else costs_usd[given.arm == "canary"]
-            if called:
-                turn = turn_of(trajectory_id, given.arm, given.policy.version, given.weight, cost_usd=cost_usd)
-                messages.append(turn)
+            messages.append(turn_of(trajectory_id, given.arm, given.policy.version, given.weight, cost_usd=cost_usd))
             if rewarded:
                 messages.append(reward_of(trajectory_id, success=success))
             if self.random.random() < complaints[given.arm == "canary"]:
@@ -425,14 +419,14 @@ class CanaryWorld:
         self.bus.arrive(messages)
         await self.controller.step()
 
-    async def play_to_the_end(self, stable: float, canary: float, rounds: int = 60, *, called: bool = True) -> str:
+    async def play_to_the_end(self, stable: float, canary: float, rounds: int = 60) -> str:
         """Play trajectories, a minute per round, until the rollout has ended; returns its state."""
         for _ in range(rounds):
             rollout = await self.rollout()
             if not rollout.active:
                 return rollout.state
             self.clock.advance(61)
-            await self.play(40, stable, canary, called=called)
+            await self.play(40, stable, canary)
         raise AssertionError((await self.rollout()).reason)
 
     async def register_next(self) -> tuple[PolicyVersion, bool]:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from ratchet.bus.tasks import end
 from ratchet.core.errors import RatchetError
 from ratchet.workflows import metrics
-from ratchet.workflows.domain.results import execution_of, result_of, trajectory_of
+from ratchet.workflows.domain.results import call_of, execution_of, result_of, trajectory_of
 from ratchet.workflows.domain.workflow import SUCCEEDED, Step, Workflow, closed, outcome, stopped
 from ratchet.workflows.executing import Executor
 from ratchet.workflows.held import Held, Lost
@@ -138,7 +138,7 @@ class Runner:
         for step in workflow.steps:
             self._end_child(step)
         if not workflow.closed and not workflow.unrecorded:
-            messages = [trajectory_of(workflow, self._outputs), execution_of(workflow)]
+            messages = [call_of(workflow), trajectory_of(workflow, self._outputs), execution_of(workflow)]
             try:
                 await patiently(lambda: self._parts.publish(messages), "the broker")
             except RatchetError as error:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from ratchet.bus.kv import Bucket
-from ratchet.core.contract import Trajectory, WorkflowExecution
+from ratchet.core.contract import Trajectory, Turn, WorkflowExecution
 from ratchet.core.contract.workflows import Worker, WorkerLimits
 from ratchet.workflows.domain.asking import Answer, Asked, CallFailed
 from ratchet.workflows.domain.workflow import Inputs
@@ -152,6 +152,13 @@ async def test_a_chosen_worker_is_logged_with_all_that_could_have_done_it() -> N
     assert (execution.policy.version, execution.policy.arm, execution.policy.weight) == (3, "canary", 0.1)
     assert (run.output_chars, run.status) == (workflow.steps[0].output_chars, "succeeded")
     (trajectory,) = world.bus.published(Trajectory)
+    (call,) = world.bus.published(Turn)
+    assert (call.trajectory_id, call.policy, call.cost_usd) == (
+        trajectory.trajectory_id,
+        execution.policy,
+        execution.cost_usd,
+    )
+    assert (call.latency_ms, call.error is None) == (execution.latency_ms, execution.success)
     assert (trajectory.policy, trajectory.metadata.total_cost_usd) == (execution.policy, execution.cost_usd)
 
 

@@ -1,11 +1,12 @@
-"""What a workflow that ended is published as: its execution, and the trajectory that its sub-tasks belong to."""
+"""What a workflow that ended is published as: its execution, the parent of its sub-tasks, a call of its planner."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 
-from ratchet.bus.message import JsonObject
-from ratchet.core.contract import Outcome, Trajectory, WorkflowExecution
+from ratchet.bus.message import JsonObject, named_id
+from ratchet.core.contract import Outcome, Trajectory, Turn, WorkflowExecution
 from ratchet.core.contract.trajectory import (
     Action,
     Observation,
@@ -15,6 +16,7 @@ from ratchet.core.contract.trajectory import (
     TrajectoryTurn,
     TurnResult,
 )
+from ratchet.core.contract.turn import BY_AGENT, CANCELLED as GIVEN_UP, EngineInfo, Trainable
 from ratchet.core.planning.plans import sinks
 from ratchet.workflows.domain.workflow import CANCELLED, FAILED, SUCCEEDED, Workflow
 
@@ -64,6 +66,33 @@ def execution_of(workflow: Workflow) -> WorkflowExecution:
         error=workflow.error,
         user_ref=workflow.user_ref,
         session_id=workflow.session,
+    )
+
+
+def call_of(workflow: Workflow) -> Turn:
+    """The workflow as a call of its planner: what rollouts compare of cost, latency and failures."""
+    failed = workflow.state == FAILED
+    return Turn(
+        turn_id=named_id(AGENT, workflow.workflow_id),
+        trajectory_id=workflow.workflow_id,
+        timestamp=workflow.created_at,
+        index=0,
+        request_digest=hashlib.sha256(workflow.instruction.encode(errors="replace")).hexdigest(),
+        messages=[{"role": "user", "content": workflow.instruction}],
+        policy=claim_of(workflow),
+        engine=EngineInfo(name=AGENT),
+        trainable=Trainable(ok=False, reason="error" if failed else "no_token_ids"),
+        role=workflow.role,
+        session_id=workflow.session,
+        agent_id=AGENT,
+        user_ref=workflow.user_ref,
+        trajectory_by="header",
+        applied_by=BY_AGENT if workflow.planner is not None else None,
+        response=None if failed else {"role": "assistant", "content": workflow.result or ""},
+        cost_usd=workflow.cost_usd,
+        latency_ms=latency_ms(workflow),
+        finish_reason=GIVEN_UP if workflow.state == CANCELLED else None if failed else "stop",
+        error=(workflow.error or "its sub-tasks failed") if failed else None,
     )
 
 
