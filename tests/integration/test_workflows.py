@@ -44,7 +44,10 @@ async def test_a_workflow_is_run_through_the_gateway_and_logged(
         (run,) = execution.runs
         assert (execution.workflow_id, execution.success) == (workflow.workflow_id, True)
         assert (run.worker, run.propensity, run.cost_usd) == ("writer", 1.0, pytest.approx(13e-6))
-        (turn,) = await here.gateway.published(Turn, 1)
+        turns = await here.gateway.published(Turn, 2)
+        (turn,) = [turn for turn in turns if turn.role != PLANNER]
+        (call,) = [turn for turn in turns if turn.role == PLANNER]
+        assert (call.trajectory_id, call.cost_usd) == (workflow.workflow_id, execution.cost_usd)
         (end,) = await here.gateway.published(TrajectoryEnd, 1)
         assert turn.trajectory_id == end.trajectory_id == run.trajectory_id
         assert (end.parent_trajectory_id, end.outcome.status) == (workflow.workflow_id, "success")
@@ -60,8 +63,8 @@ async def test_a_worker_may_be_a_model_of_an_upstream(
         await put_worker(client, worker("big", model="provider/big-model"))
         workflow = await over(client, (await begun(client)).workflow_id)
         assert (workflow.state, workflow.result) == ("succeeded", "The provider says so.")
-        (turn,) = await here.gateway.published(Turn, 1)
-        assert (turn.role, turn.policy.arm) == ("default", "pinned")
+        turns = await here.gateway.published(Turn, 2)
+        assert sorted((turn.role, turn.policy.arm) for turn in turns) == [("default", "pinned"), (PLANNER, "stable")]
 
 
 async def test_what_is_published_is_redacted(nats: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +75,8 @@ async def test_what_is_published_is_redacted(nats: Broker, tmp_path: Path, monke
         (execution,) = await here.gateway.published(WorkflowExecution, 1)
         (parent,) = await here.gateway.published(Trajectory, 1)
         assert execution.instruction == "Write to [REDACTED:email]."
-        assert b"mia" not in msgspec.json.encode([execution, parent])
+        turns = await here.gateway.published(Turn, 2)
+        assert b"mia" not in msgspec.json.encode([execution, parent, *turns])
         assert execution.user_ref == parent.user_ref != None  # noqa: E711 - of both
 
 
