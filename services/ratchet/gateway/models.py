@@ -153,7 +153,7 @@ class Models:
         role, at, pinned = name.partition("@")
         if "/" in pinned and (role == self._other_role or self._is_role(role)):
             return ModelName(role, upstream=pinned)
-        is_ours = exact or self._routes.get_route(role) is not None
+        is_ours = exact or self._is_role(role)  # a named one may have versions before its route is known
         try:
             model = parse_model(name)
         except ValueError as error:

@@ -186,6 +186,14 @@ async def test_version_that_was_rolled_back_answers_services_and_operators(tmp_p
         await known.resolve("support@1", await called(keys, "of-agents-0123456789"))
 
 
+async def test_version_of_a_named_role_is_known_before_its_route() -> None:
+    first = version("support", served(1), PolicyStage.REGISTERED, AT)
+    routes = Mock(get_route=lambda _: None, roles=list, version=AsyncMock(return_value=first))
+    known = Models(routes, [], {"gpt-4.1-mini": "support"})
+    operator = Caller("key_1", "ada", frozenset({"infer:*", "operate"}))
+    assert (await known.resolve(first.name, operator))[1] == first
+
+
 async def called(keys: KnownKeys, key: str) -> Caller:
     return await keys.caller_of([(b"x-api-key", key.encode())])
 
