@@ -84,7 +84,7 @@ function Whole({ of }: { of: Workflow }) {
           ["Begun", <Ago at={of.created_at} />],
           ["Took", of.ended_at === null ? null : duration((Date.parse(of.ended_at) - Date.parse(of.created_at)) / 1000)],
           ["Trajectory", <a class="id" href={href("trajectories", of.workflow_id, { role: of.role })}>{shortId(of.workflow_id)}</a>],
-          ["Id", <Id id={of.workflow_id} label="workflow's id" shown={of.workflow_id} />],
+          ["Id", <Id id={of.workflow_id} label="workflow's id" />],
         ]} />
       </Panel>
       {of.plan === null ? <Panel title="Plan"><Empty>{isOver(of) ? "It was never planned." : "It is being planned."}</Empty></Panel> : <>
