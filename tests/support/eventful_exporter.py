@@ -1,4 +1,4 @@
-"""The metrics of all services in one process; run by `python -m`, each sees an event several times a second.
+"""The metrics of all services in one process; run by `python -m`, each sees events several times a second.
 
 It is a process of its own, so that the registry of the tests stays untouched. The first line of its output is its port.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import sys
+from itertools import product
 
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 
@@ -17,6 +18,8 @@ from ratchet.core.service.http import HttpServer
 from ratchet.local.local_stack.catalog import SERVICES, WORKFLOWS
 
 EXAMPLE = "example"
+ASKED_FOR = {"status": ("succeeded", "failed"), "outcome": ("valid",)}
+"""Values of labels that panels name."""
 
 
 def import_all_metrics() -> None:
@@ -27,17 +30,18 @@ def import_all_metrics() -> None:
 
 
 def one_event() -> None:
-    """Every metric of ours sees one event, under example labels."""
+    """Every metric of ours sees one event under each set of example labels."""
     for metric in {*REGISTRY._collector_to_names}:
         if not isinstance(metric, Counter | Gauge | Histogram):
             continue
-        child = metric.labels(*[EXAMPLE] * len(metric._labelnames)) if metric._labelnames else metric
-        if isinstance(child, Counter):
-            child.inc()
-        elif isinstance(child, Gauge):
-            child.set(1)
-        else:
-            child.observe(0.5)
+        for values in product(*((EXAMPLE, *ASKED_FOR.get(name, ())) for name in metric._labelnames)):
+            child = metric.labels(*values) if values else metric
+            if isinstance(child, Counter):
+                child.inc()
+            elif isinstance(child, Gauge):
+                child.set(1)
+            else:
+                child.observe(0.5)
 
 
 async def main() -> None:
