@@ -142,9 +142,9 @@ async def test_what_comes_of_who_opted_out_is_not_stored_and_ledger_is_even(shar
             await eventually(is_heeded)
             runs, about_them = messages_of(ANN, "one")[:4], messages_of(ANN, "one")[4:]
             await bus.publish_all(runs)
-            await eventually(lambda: balanced(warehouse, 11))
+            await eventually(lambda: balanced(warehouse, 12))
             await bus.publish_all(about_them)
-            await eventually(lambda: balanced(warehouse, 13))
+            await eventually(lambda: balanced(warehouse, 15))
             assert await rows_with(warehouse, f'{PROBE} {ANN}"') == {}
             assert await complete(warehouse, ANNA)
         assert await messages_with(bus, f'{PROBE} {ANN}"') == 0
