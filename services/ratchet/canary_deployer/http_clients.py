@@ -41,8 +41,8 @@ LONGEST_PAID = 4096
 BLOCKED = "content_filter"
 """Code of a call that the role's filters, or a provider's, block."""
 EXECUTIONS, EXECUTIONS_PAGE = 2_000, 50
-"""Executions that a planner is judged by, and those of one request for them: one takes 150 KB where it has ten
-sub-tasks, and 25 workers could do each."""
+"""Executions that a planner is judged by, and those of one request for them: one takes 160 KB of memory, as
+measured, where it has eight sub-tasks and 25 workers could do each."""
 NO_COORDINATOR = "the deployer does not know the coordinator (RATCHET_COORDINATOR_URL)"
 PROMPTS_S = 60.0
 """How long a shadow replay waits for its prompts."""

@@ -112,17 +112,17 @@ class Collection:
     @property
     def lost(self) -> list[str]:
         """Ids of those whose end is not known any more."""
-        return [one.workflow_id for one in self.ended.values() if one.state == LOST]
+        return [workflow.workflow_id for workflow in self.ended.values() if workflow.state == LOST]
 
     @property
     def spent_usd(self) -> float:
         """By workflows that have ended."""
-        return sum(one.cost_usd for one in self.ended.values())
+        return sum(workflow.cost_usd for workflow in self.ended.values())
 
     @property
     def has_room(self) -> bool:
         """Whether one more workflow stays under the cap, whatever those under way cost."""
-        held = sum(one.budget_usd for one in self.under_way.values())
+        held = sum(workflow.budget_usd for workflow in self.under_way.values())
         return self.run.budget_usd - self.spent_usd - held + ROUNDING >= self.run.each_usd
 
     @property
@@ -134,7 +134,7 @@ class Collection:
     @property
     def note(self) -> str:
         """Where it stands, in words."""
-        good = sum(one.state == "succeeded" for one in self.ended.values())
+        good = sum(workflow.state == "succeeded" for workflow in self.ended.values())
         spent = f"${self.spent_usd:.4f} of ${self.run.budget_usd:g}"
         lost = f", lost after a day: {', '.join(self.lost)}" if self.lost else ""
         return f"{len(self.ended)} of {self.run.count} have ended, {good} succeeded{lost}, {spent}"

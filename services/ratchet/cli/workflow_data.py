@@ -133,7 +133,7 @@ def collect(
     _collect(collection, endpoints, path, quiet=as_json)
     done = {"run": run.name, "file": str(path), "workflows": len(collection.ended), "cost_usd": collection.spent_usd}
     capped = len(collection.ended) < count
-    states = dict(Counter(one.state for one in collection.ended.values()))
+    states = dict(Counter(workflow.state for workflow in collection.ended.values()))
     words = f"{collection.note}; {path} lists them{': the budget has no room for more' if capped else ''}"
     print_answer({**done, "states": states, "capped": capped}, as_json, words)
     if capped:

@@ -73,9 +73,9 @@ class WorkflowStore:
         entry = await self._inputs.get(f"{workflow_id}.inputs")
         return entry.value if entry is not None else Inputs(texts={})
 
-    async def has_room(self) -> bool:
+    async def has_room(self, full: float = FULL) -> bool:
         """Whether another workflow may begin: those under way need the rest, for a full bucket refuses their writes."""
-        return await self._keys.filled() < FULL
+        return await self._keys.filled() < full
 
     async def keep_output(self, workflow_id: str, index: int, text: str) -> None:
         """Keep what a worker wrote. A runner that was replaced writes over nothing of its successor."""

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from ratchet.bus.kv import Bucket
+from ratchet.bus.testing import eventually
 from ratchet.core.contract import Trajectory, Turn, WorkflowExecution
 from ratchet.core.contract.workflows import Worker, WorkerLimits
 from ratchet.workflows.domain.asking import Answer, Asked, CallFailed
@@ -50,23 +51,31 @@ async def test_inputs_go_to_sub_tasks_without_predecessors() -> None:
     assert texts[1].startswith("part 1\n\n<generation_0>")
 
 
-async def test_at_most_five_sub_tasks_are_under_way() -> None:
-    async def slowly(worker: Worker, asked: Asked) -> Answer:
-        await asyncio.sleep(0.01)
+def meeting(number: int) -> ScriptedGateway:
+    """Answers no call before so many were under way, and whatever else could begin has had its turn."""
+
+    async def answer(worker: Worker, asked: Asked) -> Answer:
+        async def met() -> bool:
+            return gateway.most_under_way >= number
+
+        await eventually(met)
+        for _ in range(100):
+            await asyncio.sleep(0)
         return Answer(asked.text + worker.name, 0.0)
 
-    gateway = ScriptedGateway(slowly)
+    gateway = ScriptedGateway(answer)
+    return gateway
+
+
+async def test_at_most_five_sub_tasks_are_under_way() -> None:
+    gateway = meeting(5)
     world = await world_of(plan_of(*[()] * 12), llm(at_once=20), gateway=gateway)
     assert (await world.run()).state == "succeeded"
     assert gateway.most_under_way == 5
 
 
 async def test_a_worker_gets_no_more_calls_than_its_limit() -> None:
-    async def slowly(worker: Worker, asked: Asked) -> Answer:
-        await asyncio.sleep(0.01)
-        return Answer(asked.text + worker.name, 0.0)
-
-    gateway = ScriptedGateway(slowly)
+    gateway = meeting(2)
     world = await world_of(plan_of(*[()] * 6), llm(at_once=2), gateway=gateway)
     assert (await world.run()).state == "succeeded"
     assert gateway.most_under_way == 2

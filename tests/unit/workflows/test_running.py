@@ -442,11 +442,10 @@ async def test_a_sub_task_that_was_asked_before_a_stop_failed() -> None:
     assert [step.state for step in over.steps] == ["failed", "skipped"]
 
 
-async def test_a_bucket_has_room_until_four_fifths_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bucket_has_room_until_its_share_is_used() -> None:
     world = await world_of()
     await world.store.create(world.workflow(), Inputs(texts={"a": "x" * 1000}))
     assert await world.store.has_room()
     used = await Bucket(world.bus, "workflows", str).filled()
     assert 0 < used < 0.001
-    monkeypatch.setattr("ratchet.workflows.kv_workflows.FULL", used)
-    assert not await world.store.has_room()
+    assert not await world.store.has_room(used)
