@@ -42,7 +42,7 @@ async def test_an_end_that_the_collector_has_not_assembled_holds_outcomes_open(
             assert waiting.behind is not None
             assert waiting.behind.service == "trajectory_collector"
 
-            (end,) = await collector.fetch(1, timeout=5)
+            (end,) = await collector.fetch(1, timeout=60)
             await bus.publish(trajectory("one"))
             await end.ack_sync()
             assembled = await events.next(TICK_S)
@@ -50,7 +50,7 @@ async def test_an_end_that_the_collector_has_not_assembled_holds_outcomes_open(
             assert assembled.behind is not None
             assert assembled.behind.service == "reward_computer"
 
-            (scored,) = await computer.fetch(1, timeout=5)
+            (scored,) = await computer.fetch(1, timeout=60)
             await scored.ack_sync()
             after = await events.next(TICK_S)
             assert after.behind is None
@@ -111,7 +111,7 @@ async def test_outcomes_are_known_up_to_what_the_reward_computer_acknowledged(
             assert first.batch.as_of == second.batch.as_of < first.batch.read_until
             assert first.batch.as_of <= before.batch.read_until
 
-            one, two = await computer.fetch(2, timeout=5)
+            one, two = await computer.fetch(2, timeout=60)
             await one.ack_sync()
             half = await events.next(TICK_S)
             assert behind(half)

@@ -199,7 +199,7 @@ async def test_program_reads_and_writes_all_that_the_registry_names(
             consumer = bus.pull(spec.stream, config, batch=10, linger_s=0.0)
             await consumer.open()
             for message in await consumer.next_batch(wait_s=0.2):
-                await message.ack_sync(timeout=5)
+                await message.ack_sync(timeout=60)
             assert await consumer.oldest_s() >= 0.0
             await consumer.close()
         for name in (*rights.opens, *rights.writes):
