@@ -9,7 +9,7 @@ what is exchanged in a permutation: two episodes of one person are no two witnes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,6 +75,24 @@ class Episodes:
         quarter = (self.subject >> np.uint64(7)) % np.uint64(4)
         return np.where(quarter < 2, FORMING, np.where(quarter == 2, FIRST, SECOND)).astype(np.int8)
 
+    def matching(self, triggers: Iterable[Trigger]) -> Mask:
+        """Which of them all of the triggers hold of (n,); of none where an attribute or a value is unknown here."""
+        held = np.ones(len(self), dtype=np.bool_)
+        for trigger in triggers:
+            held &= self._has(trigger)
+        return held
+
+    def _has(self, trigger: Trigger) -> Mask:
+        table = self.columns.get(trigger.attribute) or self.members.get(trigger.attribute)
+        if table is None or trigger.value not in table.values:
+            return np.zeros(len(self), dtype=np.bool_)
+        index = table.values.index(trigger.value)
+        if isinstance(table, Column):
+            return table.codes == index
+        held = np.zeros(len(self), dtype=np.bool_)
+        held[table.matrix.indices[table.matrix.indptr[index] : table.matrix.indptr[index + 1]]] = True
+        return held
+
 
 KNOWN_BEFORE = frozenset(
     {"task_type", "domain", "language", "model", "version", "agent", "hour", "length", "term", "document", "offered"}
@@ -93,7 +111,10 @@ class Hypothesis:
     triggers: tuple[Trigger, ...] = ()
     between_windows: bool = False
     value: Callable[[Episodes], Floats] | None = None
-    """What is compared, (n,); None: `Episodes.measures[measure]`."""
+    """What is compared, (n,), NaN where an episode does not count; None: `Episodes.measures[measure]`."""
+    rare: float | None = None
+    """It is no comparison but says that `value`, which is 0 or 1, is 1 in less than this share of the subjects: of n
+    subjects without a 1, p is at most (1 - rare)^n."""
     terms: tuple[str, ...] = ()
     """Distinguish it, for its name."""
 
