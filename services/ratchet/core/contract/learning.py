@@ -199,7 +199,7 @@ class AdaptationPlan(Value, frozen=True, kw_only=True, omit_defaults=True):
     effect: ArmEffect | None = None
     """None before it was measured, and where the arms cannot tell."""
     verdict: Phrase | None = None
-    """What came of it in words: whether it helped, did not, or cannot be told."""
+    """What came of it in words: whether it helped, did not, or is unknown."""
     history: Annotated[tuple[PlanStep, ...], Meta(min_length=1)]
     """The oldest first; the last is the state now."""
 
