@@ -1,0 +1,56 @@
+"""Patterns and how far the analyst has looked, in bucket `patterns`.
+
+<role>.<pattern_id>     a pattern
+analyst.looked.<role>   how far the role was looked at
+leader.analyst          which analyst leads
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import structlog
+
+from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket, Entry
+from ratchet.bus.message import decode
+from ratchet.core.contract.learning import PATTERNS, Pattern
+
+log = structlog.get_logger()
+
+LEADER = "leader.analyst"
+
+
+class PatternStore:
+    """Raises what `Bucket` does."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._patterns = Bucket(bus, PATTERNS, Pattern)
+        self._raw = Bucket(bus, PATTERNS, msgspec.Raw)
+
+    async def every(self, select: Callable[[str], bool] = lambda _: True) -> list[Entry[Pattern]]:
+        """Patterns of the roles that are selected, by key. One that cannot be read is left out, and logged."""
+        entries = await self._raw.items(lambda key: _is_pattern(key) and select(key.partition(".")[0]))
+        readable: list[Entry[Pattern]] = []
+        for key, entry in entries.items():
+            try:
+                readable.append(Entry(decode(bytes(entry.value), Pattern), entry.revision))
+            except msgspec.DecodeError as error:
+                log.error("a pattern cannot be read", pattern=key, reason=str(error))
+        return readable
+
+    async def get(self, role: str, pattern_id: str) -> Entry[Pattern] | None:
+        """A pattern as it stands."""
+        return await self._patterns.get(f"{role}.{pattern_id}")
+
+    async def put(self, pattern: Pattern, revision: int | None) -> int:
+        """Write a pattern unless it has changed since `revision`; None: there is none yet. Raises `Conflict`."""
+        key = f"{pattern.role}.{pattern.pattern_id}"
+        if revision is None:
+            return await self._patterns.create(key, pattern)
+        return await self._patterns.update(key, pattern, revision)
+
+
+def _is_pattern(key: str) -> bool:
+    return key.count(".") == 1 and key != LEADER
