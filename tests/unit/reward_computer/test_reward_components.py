@@ -167,6 +167,9 @@ def test_code_quality_names_its_source() -> None:
         ("abandoned", None, 0.0),
         ("comment", "nice", None),
         ("metric", 0.3, None),
+        ("outcome_evaluation", 0.7, 0.7),
+        ("efficiency", 0.7, None),
+        ("error_analysis", "it refunded before it looked at the date", None),
         ("a kind of the future", 1, None),
     ],
 )
