@@ -1,41 +1,20 @@
-"""Which episodes match triggers, by how much they differ from the others, and an existing pattern measured again."""
+"""By how much episodes that match triggers differ from the others, and an existing pattern measured again."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-from scipy.special import stdtrit
+from scipy.special import bdtr, betaincinv, ndtri, stdtrit
 
 from ratchet.analyst.mining.base import Codes, Episodes, Floats, Hypothesis, Mask
-from ratchet.core.contract.learning import Effect, Pattern, Trigger
+from ratchet.core.contract.learning import Effect, Pattern
 
 UNBOUNDED = frozenset({"cost_usd", "latency_ms", "tokens", "calls", "answer_chars"})
 """Measures whose values are clipped at the `TAIL` and `1 - TAIL` quantile of their window: a single trajectory that
 took a thousand times as long as others makes no pattern."""
 TAIL = 0.01
-
-
-def matches(episodes: Episodes, triggers: Sequence[Trigger]) -> Mask:
-    """Which episodes (n,) hold all triggers; none: all episodes."""
-    mask = np.ones(len(episodes), dtype=np.bool_)
-    for trigger in triggers:
-        mask &= _holds(episodes, trigger)
-    return mask
-
-
-def _holds(episodes: Episodes, trigger: Trigger) -> Mask:
-    holds = np.zeros(len(episodes), dtype=np.bool_)
-    column, members = episodes.columns.get(trigger.attribute), episodes.members.get(trigger.attribute)
-    if column is not None and trigger.value in column.values:
-        return column.codes == column.values.index(trigger.value)
-    if members is not None and trigger.value in members.values:
-        index = members.values.index(trigger.value)
-        first, end = members.matrix.indptr[index], members.matrix.indptr[index + 1]
-        holds[members.matrix.indices[first:end]] = True
-    return holds
 
 
 def measured(episodes: Episodes, measure: str) -> Floats:
@@ -90,7 +69,9 @@ class Pool:
     def sample(self, hypothesis: Hypothesis) -> Sample:
         """What the hypothesis compares, in the two groups that it is about."""
         value = np.concatenate([compared(episodes, hypothesis)[keep] for episodes, keep in self.windows])
-        match = np.concatenate([matches(episodes, hypothesis.triggers)[keep] for episodes, keep in self.windows])
+        match = np.concatenate([episodes.matching(hypothesis.triggers)[keep] for episodes, keep in self.windows])
+        if hypothesis.rare is not None:
+            return Sample(self.subject, match, np.where(match, value, np.nan))
         if hypothesis.between_windows:
             return Sample(self.subject, self.later, np.where(match, value, np.nan))
         return Sample(self.subject, match, value)
@@ -116,6 +97,47 @@ class Difference:
         """95 % interval, by Student's t with one degree less than the group has subjects."""
         reach = float(stdtrit(max(1, self.subjects - 1), 0.975)) * self.error
         return self.value - reach, self.value + reach
+
+
+@dataclass(frozen=True, slots=True)
+class Rarity:
+    """How many subjects have a 1, against a share that is called rare."""
+
+    ones: int
+    subjects: int
+    rare: float
+
+    @property
+    def p_value(self) -> float:
+        """The chance of so few where the share is `rare`: binomial; 1 without subjects."""
+        return float(bdtr(self.ones, self.subjects, self.rare)) if self.subjects else 1.0
+
+    @property
+    def value(self) -> float:
+        return self.ones / self.subjects if self.subjects else np.nan
+
+    @property
+    def z(self) -> float:
+        """Positive where it is rare."""
+        return float(-ndtri(np.clip(self.p_value, 1e-300, 1 - 1e-16)))
+
+    def interval(self) -> tuple[float, float]:
+        """95 % interval (Clopper and Pearson, 1934)."""
+        without = self.subjects - self.ones
+        low = betaincinv(self.ones, without + 1, 0.025) if self.ones else 0.0
+        high = betaincinv(self.ones + 1, without, 0.975) if without else 1.0
+        return float(low), float(high)
+
+
+def contrast(hypothesis: Hypothesis, sample: Sample) -> Difference | Rarity:
+    """What the hypothesis claims, as the sample shows it."""
+    return difference(sample) if hypothesis.rare is None else rarity(hypothesis.rare, sample)
+
+
+def rarity(rare: float, sample: Sample) -> Rarity:
+    known = ~np.isnan(sample.value)
+    ones = len(np.unique(sample.subject[known & (sample.value > 0)]))
+    return Rarity(ones, len(np.unique(sample.subject[known])), rare)
 
 
 def difference(sample: Sample) -> Difference:
@@ -148,10 +170,10 @@ def measure_again(pattern: Pattern, before: Episodes, now: Episodes) -> Measured
     hypothesis = Hypothesis(pattern.kind, pattern.finding, pattern.effect.measure, pattern.triggers, drifted)
     windows = (before, now) if drifted else (now,)
     pool = Pool.of(*((episodes, np.ones(len(episodes), dtype=np.bool_)) for episodes in windows))
-    count = int(np.count_nonzero(matches(now, pattern.triggers)))
+    count = int(np.count_nonzero(now.matching(pattern.triggers)))
     share = count / max(1, len(now))
-    found = difference(pool.sample(hypothesis))
-    if np.isnan(found.value):
+    differs = difference(pool.sample(hypothesis))
+    if np.isnan(differs.value):
         return Measured(share, count, None)
-    low, high = found.interval()
-    return Measured(share, count, Effect(measure=pattern.effect.measure, value=found.value, low=low, high=high))
+    low, high = differs.interval()
+    return Measured(share, count, Effect(measure=pattern.effect.measure, value=differs.value, low=low, high=high))

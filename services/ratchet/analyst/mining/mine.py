@@ -14,7 +14,7 @@ import numpy as np
 from ratchet.analyst.mining import associations
 from ratchet.analyst.mining.base import KNOWN_BEFORE, Episodes, Finding, Floats, Hypothesis, Mask
 from ratchet.analyst.mining.family import borne_out
-from ratchet.analyst.mining.measure import Sample, compared, difference, matches, measured
+from ratchet.analyst.mining.measure import Sample, compared, contrast, difference, measured
 from ratchet.analyst.mining.stability import REPORTED, stability
 from ratchet.analyst.mining.testing import Pools, formed_sign, p_values
 from ratchet.core.contract.learning import MOST_EVIDENCE
@@ -62,7 +62,7 @@ def mine(
     p_value = p_values(pools, family, alpha, seed)
     accepted = np.flatnonzero(borne_out(p_value, alpha, discoveries))
     stable = [(family[i], float(p_value[i]), stability(pools, family[i], seed)) for i in accepted]
-    claims = [_Claim.of(pools, now, *found) for found in stable if found[2] >= REPORTED]
+    claims = [_Claim.of(pools, now, *passed) for passed in stable if passed[2] >= REPORTED]
     return Mined(tuple(claim.finding(before, now) for claim in _merged(claims)), len(family))
 
 
@@ -100,24 +100,27 @@ class _Claim:
     sample: Sample
     """Of both tests."""
     sign: float
+    """Towards which its episodes differ."""
     matching: Mask
     """Episodes of the later window."""
 
     @classmethod
     def of(cls, pools: Pools, now: Episodes, hypothesis: Hypothesis, p_value: float, stability: float) -> _Claim:
-        sample, sign = pools.whole(hypothesis), formed_sign(pools, hypothesis)
-        return cls(hypothesis, p_value, stability, sample, sign, matches(now, hypothesis.triggers))
+        sample = pools.whole(hypothesis)
+        sign = formed_sign(pools, hypothesis) if hypothesis.rare is None else -1.0
+        return cls(hypothesis, p_value, stability, sample, sign, now.matching(hypothesis.triggers))
 
     @property
     def strength(self) -> float:
         before = all(trigger.attribute in KNOWN_BEFORE for trigger in self.hypothesis.triggers)
-        return abs(difference(self.sample).z) * (1.0 if before else AFTER_WEIGHT)
+        return abs(contrast(self.hypothesis, self.sample).z) * (1.0 if before else AFTER_WEIGHT)
 
     def repeats(self, stronger: _Claim) -> bool:
         """Whether a stronger claim tells of the same trajectories, or leaves nothing of this one's difference."""
         if not self.hypothesis.triggers or not stronger.hypothesis.triggers:
             return False
-        if self.hypothesis.between_windows != stronger.hypothesis.between_windows:
+        forms = {(claim.hypothesis.between_windows, claim.hypothesis.rare) for claim in (self, stronger)}
+        if len(forms) > 1:
             return False
         either = np.count_nonzero(self.matching | stronger.matching)
         if np.count_nonzero(self.matching & stronger.matching) >= SAME * either:
@@ -126,7 +129,7 @@ class _Claim:
         return not self.hypothesis.between_windows and _subject(self) == _subject(stronger) and rest < REMAINS_Z
 
     def finding(self, before: Episodes, now: Episodes) -> Finding:
-        differs = difference(self.sample)
+        differs = contrast(self.hypothesis, self.sample)
         low, high = differs.interval()
         reward, cost = (_excess(self, before, now, measure) for measure in ("reward", "cost_usd"))
         return Finding(
@@ -167,9 +170,11 @@ def _merged(claims: Sequence[_Claim]) -> list[_Claim]:
 
 def _excess(claim: _Claim, before: Episodes, now: Episodes, measure: str) -> float:
     """Sum over the matching episodes of the later window, over what the others have, or the window before had."""
+    if claim.hypothesis.rare is not None:
+        return 0.0
     values, matching = measured(now, measure), claim.matching
     if claim.hypothesis.between_windows:
-        others = measured(before, measure)[matches(before, claim.hypothesis.triggers)]
+        others = measured(before, measure)[before.matching(claim.hypothesis.triggers)]
     else:
         others = values[~matching]
     own, others = values[matching], others[~np.isnan(others)]

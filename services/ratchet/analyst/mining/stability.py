@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ratchet.analyst.mining.base import Hypothesis
-from ratchet.analyst.mining.measure import Sample, difference
+from ratchet.analyst.mining.measure import Sample, contrast
 from ratchet.analyst.mining.testing import Pools
 
 RESAMPLES = 20
@@ -22,7 +22,7 @@ def stability(pools: Pools, hypothesis: Hypothesis, seed: int) -> float:
     random = np.random.default_rng([seed, RESAMPLES])
     appears = 0
     for _ in range(RESAMPLES):
-        z = np.array([difference(_resampled(sample, random)).z for sample in samples])
+        z = np.array([contrast(hypothesis, _resampled(sample, random)).z for sample in samples])
         appears += bool((z >= APPEARS_Z).all() or (z <= -APPEARS_Z).all())
     return appears / RESAMPLES
 

@@ -20,7 +20,7 @@ from itertools import pairwise
 import numpy as np
 
 from ratchet.analyst.mining.base import FIRST, FORMING, SECOND, Codes, Episodes, Floats, Hypothesis, Mask
-from ratchet.analyst.mining.measure import Difference, Pool, Sample, difference
+from ratchet.analyst.mining.measure import Pool, Sample, contrast, rarity
 
 LONGEST_BLOCK = 8
 """Episodes of a subject that a test looks at, its first: a user with thousands makes no pattern alone."""
@@ -55,7 +55,7 @@ class Pools:
         return self.between if hypothesis.between_windows else self.associations
 
     def whole(self, hypothesis: Hypothesis) -> Sample:
-        """Both test samples together: what an effect is told by."""
+        """Both test samples together: what an effect is estimated from."""
         first, second = (pool.sample(hypothesis) for pool in self.tests(hypothesis))
         return Sample(
             np.concatenate([first.subject, second.subject + (first.subject.max(initial=-1) + 1)]),
@@ -78,8 +78,13 @@ def p_values(pools: Pools, hypotheses: Sequence[Hypothesis], alpha: float, seed:
     draws = draws_for(alpha, len(hypotheses))
     larger = np.zeros(len(hypotheses))
     signs = [formed_sign(pools, hypothesis) for hypothesis in hypotheses]
+    for i, hypothesis in enumerate(hypotheses):
+        if hypothesis.rare is not None:
+            larger[i] = max(
+                rarity(hypothesis.rare, pool.sample(hypothesis)).p_value for pool in pools.tests(hypothesis)
+            )
     for between in (False, True):
-        rows = [i for i, hypothesis in enumerate(hypotheses) if hypothesis.between_windows == between]
+        rows = [i for i, h in enumerate(hypotheses) if h.rare is None and h.between_windows == between]
         for which in (0, 1):
             pool = (pools.between if between else pools.associations)[which]
             samples = [_towards(pool.sample(hypotheses[i]), signs[i]) for i in rows]
@@ -89,12 +94,8 @@ def p_values(pools: Pools, hypotheses: Sequence[Hypothesis], alpha: float, seed:
 
 
 def formed_sign(pools: Pools, hypothesis: Hypothesis) -> float:
-    return float(np.sign(formed(pools, hypothesis).z))
-
-
-def formed(pools: Pools, hypothesis: Hypothesis) -> Difference:
-    """The difference in the part that formed the hypothesis."""
-    return difference(pools.forming.sample(hypothesis))
+    """Of the difference in the part that formed the hypothesis."""
+    return float(np.sign(contrast(hypothesis, pools.forming.sample(hypothesis)).z))
 
 
 def draws_for(alpha: float, count: int) -> int:
