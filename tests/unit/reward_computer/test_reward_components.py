@@ -17,9 +17,9 @@ from ratchet.core.contract.trajectory import (
     TrajectoryTurn,
     TurnResult,
 )
+from ratchet.core.rules.effort import model_calls
 from ratchet.reward_computer.components import COMPONENTS, Assessment, Evidence
 from ratchet.reward_computer.components.efficiency import standard_score
-from ratchet.reward_computer.domain.history import model_calls
 from ratchet.reward_computer.domain.normalization import NOTHING_YET, Stats
 from tests.support.messages import AT, trajectory
 from tests.support.rewards import feedback
