@@ -36,7 +36,7 @@ from ratchet.core.rules.task_kind import domain_of
 TRACKED = 20_000
 """Values of an attribute that are counted at a time: one that is more frequent than 1 in so many is not forgotten."""
 LEAST_EPISODES = 5
-"""A value of fewer episodes tells nothing, and may tell who somebody is."""
+"""A value of fewer episodes shows nothing, and may name a person."""
 MOST_COMPONENTS = 32
 LARGEST = 1e12
 """Numbers beyond it are mistakes: squares of smaller ones are finite."""
