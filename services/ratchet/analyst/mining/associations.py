@@ -38,22 +38,22 @@ def hypotheses(before: Episodes, now: Episodes) -> list[Hypothesis]:
     """The most harmful values of attributes, at most 56."""
     formed: list[Hypothesis] = []
     for attributes in (sorted(KNOWN_BEFORE), AFTER):
-        table = _Table.of(before, now, attributes)
+        table = Table.of(before, now, attributes)
         if not len(table.triggers):
             continue
         for measure, sign in WORSE.items():
-            chosen = _chosen(table, sign * _outcome(before, now, measure)[table.order])
+            chosen = _chosen(table, sign * outcome(before, now, measure)[table.order])
             formed += [Hypothesis("association", trigger.attribute, measure, (trigger,)) for trigger in chosen]
     return formed
 
 
-def _outcome(before: Episodes, now: Episodes, measure: str) -> Floats:
+def outcome(before: Episodes, now: Episodes, measure: str) -> Floats:
     """A measure of the forming part of both windows (n,)."""
     return np.concatenate([measured(window, measure)[window.part() == FORMING] for window in (before, now)])
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
+class Table:
     """Which of n episodes, ordered by subject, have which of v values."""
 
     triggers: tuple[Trigger, ...]
@@ -68,7 +68,7 @@ class _Table:
     """1 for episodes of the later window (n,)."""
 
     @classmethod
-    def of(cls, before: Episodes, now: Episodes, attributes: Sequence[str]) -> _Table:
+    def of(cls, before: Episodes, now: Episodes, attributes: Sequence[str]) -> Table:
         windows = (before, now)
         keep = [np.flatnonzero(window.part() == FORMING).astype(np.int32) for window in windows]
         hashes = np.concatenate([window.subject[rows] for window, rows in zip(windows, keep, strict=True)])
@@ -104,7 +104,7 @@ class _Table:
         return of / np.sqrt(np.maximum(variance, 1e-12))
 
 
-def _chosen(table: _Table, worse: Floats) -> list[Trigger]:
+def _chosen(table: Table, worse: Floats) -> list[Trigger]:
     """The values that make `worse` (n,) larger, the strongest first; what one explains counts for no other."""
     known = ~np.isnan(worse)
     if not known.any():
