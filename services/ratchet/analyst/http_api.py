@@ -15,9 +15,10 @@ from pydantic import Field
 
 from ratchet.analyst.kv_patterns import PatternStore
 from ratchet.analyst.nats_trail import Trail
+from ratchet.analyst.runs import Runs
 from ratchet.bus.kv import Entry
 from ratchet.core.contract import LearningEvent
-from ratchet.core.contract.http.analyst import DecisionIn, PatternOut, PatternsOut, TrailOut
+from ratchet.core.contract.http.analyst import AnalysisIn, AnalysisOut, DecisionIn, PatternOut, PatternsOut, TrailOut
 from ratchet.core.contract.learning import AdaptationPlan, Pattern
 from ratchet.core.errors import BadRequest, NotFound, WrongState
 from ratchet.core.rules.access import Caller, KeyScope, RoleSet
@@ -53,6 +54,7 @@ class PatternRoutes:
 
     store: PatternStore
     trail: Trail
+    runs: Runs
     plans_of: Callable[[str, str], Awaitable[list[AdaptationPlan]]]
     """By role and pattern."""
     now: Callable[[], datetime]
@@ -63,6 +65,7 @@ class PatternRoutes:
         api.route("GET", "/v1/patterns", self.list_patterns, scope=KeyScope.VIEW)
         api.route("GET", one, self.get_pattern, scope=KeyScope.VIEW, errors=UNKNOWN)
         api.route("POST", f"{one}/dismiss", self.dismiss_pattern, scope=KeyScope.OPERATE, errors=REFUSED)
+        api.route("POST", "/v1/analyses", self.analyze, scope=KeyScope.OPERATE, errors=WRONG)
         api.route("GET", "/v1/learning/{role}/events", self.list_events, scope=KeyScope.VIEW)
 
     async def list_patterns(
@@ -100,6 +103,10 @@ class PatternRoutes:
         await self.trail.publish([event])
         return await self._shown(dismissed)
 
+    async def analyze(self, body: AnalysisIn) -> AnalysisOut:
+        """Look at a role now: it takes up to a minute. Windows that were looked at test nothing anew."""
+        return await self.runs.run(body.role, asked=True)
+
     async def list_events(
         self, role: RoleName, plan_id: Annotated[str | None, Field(pattern="^[0-9a-f]{32}$")] = None
     ) -> TrailOut:
@@ -132,4 +139,4 @@ def http_app(routes: Sequence[Routes]) -> ControlApi:
 def described_api() -> ControlApi:
     """The application for its document alone: nothing stands behind its routes."""
     unused: Any = None
-    return http_app([PatternRoutes(unused, unused, unused, unused)])
+    return http_app([PatternRoutes(unused, unused, unused, unused, unused)])

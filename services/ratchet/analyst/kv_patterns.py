@@ -12,6 +12,7 @@ from collections.abc import Callable
 import msgspec
 import structlog
 
+from ratchet.analyst.domain.looking import Looked
 from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket, Entry
 from ratchet.bus.message import decode
@@ -19,7 +20,7 @@ from ratchet.core.contract.learning import PATTERNS, Pattern
 
 log = structlog.get_logger()
 
-LEADER = "leader.analyst"
+LEADER, LOOKED = "leader.analyst", "analyst.looked"
 
 
 class PatternStore:
@@ -27,6 +28,7 @@ class PatternStore:
 
     def __init__(self, bus: Bus) -> None:
         self._patterns = Bucket(bus, PATTERNS, Pattern)
+        self._looked = Bucket(bus, PATTERNS, Looked)
         self._raw = Bucket(bus, PATTERNS, msgspec.Raw)
 
     async def every(self, select: Callable[[str], bool] = lambda _: True) -> list[Entry[Pattern]]:
@@ -50,6 +52,17 @@ class PatternStore:
         if revision is None:
             return await self._patterns.create(key, pattern)
         return await self._patterns.update(key, pattern, revision)
+
+    async def looked(self, role: str) -> Entry[Looked] | None:
+        """How far a role was looked at."""
+        return await self._looked.get(f"{LOOKED}.{role}")
+
+    async def keep_looked(self, role: str, looked: Looked, revision: int | None) -> int:
+        """Write how far, unless it has changed since `revision`; None: it was not looked at yet. Raises `Conflict`."""
+        key = f"{LOOKED}.{role}"
+        if revision is None:
+            return await self._looked.create(key, looked)
+        return await self._looked.update(key, looked, revision)
 
 
 def _is_pattern(key: str) -> bool:

@@ -25,8 +25,9 @@ class Trail:
     bus: Bus
 
     async def publish(self, events: Sequence[LearningEvent]) -> None:
-        """Publish steps; again after a fault: they have the same ids."""
-        await self.bus.publish_all(events)
+        """Publish steps in their order; again after a fault: they have the same ids."""
+        for event in events:
+            await self.bus.publish(event)
 
     async def read(
         self, role: str, select: Callable[[LearningEvent], bool] = lambda _: True, since: datetime | None = None

@@ -37,20 +37,8 @@ PHASES = (
 )
 """Of self-learning, in their order."""
 PATTERN_KINDS = ("failure_cluster", "association", "behavior", "drift")
-MEASURES = (
-    "failure",
-    "reward",
-    "cost_usd",
-    "latency_ms",
-    "tokens",
-    "calls",
-    "answer_chars",
-    "inputs",
-    "feedback",
-    "share",
-)
-"""What an effect is an effect on. The first four are outcomes of a trajectory; `share` is that of trajectories that
-behave as the finding says."""
+MEASURES = ("failure", "reward", "cost_usd", "latency_ms", "tokens", "calls", "inputs", "feedback")
+"""What an effect is an effect on. The first four are outcomes of a trajectory."""
 CHANGES = ("bundle", "training", "held_out_tasks", "reward_weight", "note")
 """What a plan may change; a `note` asks people."""
 PLAN_STATES: dict[str, frozenset[str]] = {

@@ -1,0 +1,170 @@
+"""How far a role was looked at, what that has spent, and the steps that a run leaves in the trail. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from msgspec.structs import replace
+
+from ratchet.analyst.domain.patterns import Outcome, Seen
+from ratchet.analyst.domain.windows import Windows
+from ratchet.bus.message import Value
+from ratchet.core.contract import LearningEvent
+from ratchet.core.contract.http.analyst import AnalysisOut
+from ratchet.core.contract.learning import LONGEST_STATEMENT, Pattern
+
+HORIZON = timedelta(days=90)
+"""After it the level is spent anew."""
+RATE = 0.05
+"""Expected share of false discoveries among those of a horizon."""
+ASKED_FOR = 100
+"""Runs that people may ask for within a horizon, beside those by the clock."""
+
+
+class Mined(Value, frozen=True, kw_only=True):
+    """What a run saw."""
+
+    trajectories: tuple[int, int]
+    """Of both windows."""
+    rated: tuple[int, int]
+    """Those of them with feedback."""
+    rewarded: tuple[int, int]
+    tested: int
+    """Hypotheses."""
+    patterns: tuple[Pattern, ...]
+    """What it bears out, as if each opened now."""
+    seen: dict[str, Seen]
+    """Known patterns in the later window, by id."""
+
+
+class Pending(Value, frozen=True, kw_only=True):
+    """What a run decided, until all of it is written: another process goes on with it."""
+
+    patterns: tuple[Pattern, ...] = ()
+    events: tuple[LearningEvent, ...] = ()
+
+
+class Looked(Value, frozen=True, kw_only=True):
+    """Key `analyst.looked.<role>` in bucket `patterns`."""
+
+    began_at: datetime
+    """The horizon."""
+    spent: float = 0.0
+    """Of the horizon's level, 0..1."""
+    asked: int = 0
+    """Runs that people asked for."""
+    discoveries: int = 0
+    """Patterns that opened."""
+    windows: Windows | None = None
+    """Of the last run."""
+    last: AnalysisOut | None = None
+    pending: Pending | None = None
+
+
+def at(looked: Looked | None, now: datetime) -> Looked:
+    """As it stands: in a new horizon where the last one has ended. A clock that went back begins none."""
+    if looked is None:
+        return Looked(began_at=now)
+    if now < looked.began_at + HORIZON:
+        return looked
+    return replace(looked, began_at=now, spent=0.0, asked=0, discoveries=0)
+
+
+def part_of(windows: Windows) -> float:
+    """The part of a horizon's level that a run of these windows may spend: that of one of all that fit."""
+    return 1 / (HORIZON // windows.length + ASKED_FOR)
+
+
+def refusal(looked: Looked, windows: Windows, *, asked: bool) -> str | None:
+    """Why nothing can be borne out any more in this horizon."""
+    if looked.spent + part_of(windows) > 1 + 1e-9 or (asked and looked.asked >= ASKED_FOR):
+        anew = looked.began_at + HORIZON
+        return f"all looks of this horizon are spent: the next one begins at {anew:%Y-%m-%d %H:%M} UTC"
+    return None
+
+
+def after(looked: Looked, windows: Windows, answer: AnalysisOut, pending: Pending, *, asked: bool) -> Looked:
+    return replace(
+        looked,
+        spent=looked.spent + part_of(windows),
+        asked=looked.asked + asked,
+        discoveries=looked.discoveries + len(answer.opened),
+        windows=windows,
+        last=answer,
+        pending=pending,
+    )
+
+
+def seed_of(role: str, windows: Windows) -> int:
+    """The same for everyone who looks at the same."""
+    named = f"{role} {windows.since.isoformat()} {windows.until.isoformat()}"
+    return int.from_bytes(hashlib.sha256(named.encode()).digest()[:4])
+
+
+def answer_of(role: str, windows: Windows, mined: Mined, outcome: Outcome) -> AnalysisOut:
+    note = f"{outcome.left_out} more patterns did not open: as many are open as people can read"
+    return AnalysisOut(
+        role=role,
+        since=windows.since,
+        middle=windows.middle,
+        until=windows.until,
+        trajectories=[*mined.trajectories],
+        tested=mined.tested,
+        opened=[pattern.pattern_id for pattern in outcome.opened],
+        closed=[pattern.pattern_id for pattern in outcome.closed],
+        note=note if outcome.left_out else None,
+    )
+
+
+def steps(role: str, windows: Windows, mined: Mined, outcome: Outcome, now: datetime) -> Iterator[LearningEvent]:
+    """What the trail says of a run, in the order of the phases."""
+    span = f"{windows.since:%Y-%m-%d %H:%M} to {windows.until:%Y-%m-%d %H:%M} UTC"
+    run = f"{windows.since.isoformat()}/{windows.until.isoformat()}"
+    total = sum(mined.trajectories)
+    yield LearningEvent(
+        at=now,
+        phase="monitoring",
+        what="windows_read",
+        summary=f"{total} trajectories of two windows, {span}.",
+        key=run,
+        role=role,
+        facts={"trajectories": [*mined.trajectories]},
+    )
+    yield LearningEvent(
+        at=now,
+        phase="feedback_collection",
+        what="feedback_counted",
+        summary=f"{sum(mined.rewarded)} of {total} trajectories have a reward, {sum(mined.rated)} feedback of people.",
+        key=run,
+        role=role,
+        facts={"rewarded": [*mined.rewarded], "rated": [*mined.rated]},
+    )
+    yield LearningEvent(
+        at=now,
+        phase="analysis",
+        what="run",
+        summary=f"{mined.tested} claims tested: {len(outcome.opened)} patterns opened, {len(outcome.closed)} closed.",
+        key=run,
+        role=role,
+        facts={"tested": mined.tested, "opened": len(outcome.opened), "closed": len(outcome.closed)},
+    )
+    for what, patterns in (("pattern_opened", outcome.opened), ("pattern_closed", outcome.closed)):
+        for pattern in patterns:
+            yield LearningEvent(
+                at=now,
+                phase="pattern_identification",
+                what=what,
+                summary=_summary(what, pattern),
+                key=f"{pattern.pattern_id}/{run}",
+                role=role,
+                pattern_id=pattern.pattern_id,
+                facts={"kind": pattern.kind, "share": pattern.share, "confidence": pattern.confidence},
+            )
+
+
+def _summary(what: str, pattern: Pattern) -> str:
+    if what == "pattern_opened":
+        return pattern.statement
+    return f"Over with {pattern.closed_by or 'no policy in place'}: {pattern.statement}"[:LONGEST_STATEMENT]
