@@ -1,0 +1,259 @@
+"""What to change because of a pattern: instructions made of the evidence, a training, tasks, or a note. Pure.
+
+Instructions become part of what a policy reads in every call. Nothing that a user or a tool wrote may stand there but
+single words and names of tools, in quotes: a sentence of a user's would be obeyed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import permutations
+from statistics import median
+
+import msgspec
+
+from ratchet.analyst.domain.plan import ANALYST, DRAFT, plan_id_of
+from ratchet.analyst.domain.risk import risk_of
+from ratchet.bus.message import JsonObject
+from ratchet.core.contract.bundle import APPEND, NO_BUNDLE, Bundle, Instructions
+from ratchet.core.contract.http.jobs import PlanOut
+from ratchet.core.contract.learning import (
+    LONGEST_STATEMENT,
+    AdaptationPlan,
+    Effect,
+    Pattern,
+    PlanChange,
+    PlanStep,
+    Trigger,
+)
+from ratchet.core.contract.training import Dataset, DatasetFilter, Hyperparameters, TrainingConfig
+from ratchet.core.contract.trajectory import Trajectory
+from ratchet.core.rules.chat import ChatError, chat_messages
+
+LEAST_RUNS = 5
+"""Runs of either outcome from which a contrast is drawn."""
+CLEAR = 0.4
+"""Difference of shares from which a habit is one of those that succeed."""
+MOST_LINES = 5
+MOST_TASKS, LONGEST_TASK = 20, 10_000
+"""Drafts of a plan, and bytes of the conversation in each: a plan is one value in a bucket."""
+MOST_TOOLS = 40
+"""Tools that are compared in pairs: the most frequent."""
+TRAINING_ROWS = 5_000
+_SAFE = re.compile(r"[\w.:-]{1,60}")
+"""A word or name that may stand in instructions."""
+_KNOWN: Mapping[str, str] = {
+    "task_type": "tasks of the kind {}",
+    "domain": "tasks of the domain {}",
+    "language": "requests in the language {}",
+    "term": "requests that mention {}",
+    "document": "answers from the document {}",
+    "offered": "requests that offer the tool {}",
+    "tool": "runs that call {}",
+    "tool_error": "runs in which a tool fails ({})",
+    "agent": "the agent {}",
+    "length": "requests of the length {}",
+}
+"""Triggers in the words of instructions; one of another attribute (an hour, a model) means nothing to their reader."""
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What a change is made of."""
+
+    base: str | None = None
+    """Name of the policy that serves; None where the role has none, and calls go on as agents send them."""
+    bundle: Bundle = NO_BUNDLE
+    succeeded: Sequence[Trajectory] = ()
+    """Trajectories that match what is known before, and came to a good end."""
+    failed: Sequence[Trajectory] = ()
+    """The pattern's evidence."""
+    training: PlanOut | None = None
+    """What the coordinator proposes to learn next."""
+
+
+def contrast(succeeded: Sequence[Trajectory], failed: Sequence[Trajectory]) -> list[str]:
+    """What runs that succeeded do and those that failed do not, as advice; empty where nothing is clear."""
+    good, bad = [_calls(run) for run in succeeded], [_calls(run) for run in failed]
+    if min(len(good), len(bad)) < LEAST_RUNS:
+        return []
+    counted = Counter(tool for run in (*good, *bad) for tool in set(run))
+    tools = sorted(tool for tool, _ in counted.most_common(MOST_TOOLS))
+    lines: list[tuple[float, str]] = []
+    for tool in tools:
+        lines += _by_use(tool, good, bad)
+        lines += _by_place(tool, good, bad)
+    for first, second in permutations(tools, 2):
+        gap = _share_in_order(good, first, second) - _share_in_order(bad, first, second)
+        if gap >= CLEAR:
+            lines.append((gap, f'Call "{first}" before "{second}".'))
+    return [line for _, line in sorted(lines, reverse=True)][:MOST_LINES]
+
+
+def _by_use(tool: str, good: Sequence[Sequence[str]], bad: Sequence[Sequence[str]]) -> list[tuple[float, str]]:
+    used = [sum(tool in run for run in runs) / len(runs) for runs in (good, bad)]
+    gap = used[0] - used[1]
+    if gap >= CLEAR:
+        return [(gap, f'Call "{tool}": {used[0]:.0%} of the runs that succeeded did, {used[1]:.0%} of the others.')]
+    if gap <= -CLEAR:
+        return [(-gap, f'Do without "{tool}" where you can: {used[1]:.0%} of the runs that failed called it.')]
+    return []
+
+
+def _by_place(tool: str, good: Sequence[Sequence[str]], bad: Sequence[Sequence[str]]) -> list[tuple[float, str]]:
+    """Of a tool that both call: whether those that succeed call it sooner, by the median of the first call."""
+    places = [[run.index(tool) + 1 for run in runs if tool in run] for runs in (good, bad)]
+    if min(map(len, places)) < LEAST_RUNS:
+        return []
+    early, late = median(places[0]), median(places[1])
+    sooner = sum(place <= early for place in places[0]) / len(places[0])
+    sooner -= sum(place <= early for place in places[1]) / len(places[1])
+    if late < early + 1 or sooner < CLEAR:
+        return []
+    return [(sooner, f'Call "{tool}" early, as the call of number {early:g} or before: not as that of {late:g}.')]
+
+
+def _calls(run: Trajectory) -> list[str]:
+    """The tools that a run calls, in order; names that are no names are left out."""
+    names = (turn.action.tool_name for turn in run.turns if turn.action.type == "tool_call")
+    return [name for name in names if name is not None and _SAFE.fullmatch(name)]
+
+
+def _share_in_order(runs: Sequence[Sequence[str]], first: str, second: str) -> float:
+    """Of the runs that call both, those that call `first` before; 0 where fewer than `LEAST_RUNS` do."""
+    both = [run for run in runs if first in run and second in run]
+    in_order = sum(run.index(first) < run.index(second) for run in both)
+    return in_order / len(both) if len(both) >= LEAST_RUNS else 0.0
+
+
+def guidance(pattern: Pattern, lines: Sequence[str]) -> str:
+    """The paragraph that instructions get because of a pattern; no placeholder is in it."""
+    known = [words for trigger in pattern.triggers if (words := _in_words(trigger)) is not None]
+    about = f"For {' and '.join(known)}: " if known else ""
+    text = "\n".join((f"{about}{pattern.advice}", *(f"- {line}" for line in lines)))
+    return text.replace("{{", "{ {").replace("}}", "} }")
+
+
+def _in_words(trigger: Trigger) -> str | None:
+    form = _KNOWN.get(trigger.attribute)
+    words = [word for word in re.split(r"\s+", trigger.value) if _SAFE.fullmatch(word)][:6]
+    return form.format('"' + " ".join(words) + '"') if form is not None and words else None
+
+
+def proposed(pattern: Pattern, kind: str, material: Material) -> PlanChange:
+    """The change of a kind that a pattern leads to; a note where the material does not suffice for it."""
+    maker = _MAKERS.get(kind)
+    change = maker(pattern, material) if maker is not None else None
+    if change is not None:
+        return change
+    return PlanChange(kind="note", summary=_short(pattern.advice))
+
+
+def _bundle(pattern: Pattern, material: Material) -> PlanChange | None:
+    text = guidance(pattern, contrast(material.succeeded, material.failed))
+    before = material.bundle.instructions
+    if material.bundle.planner is not None or (before is not None and text in before.text):
+        return None
+    instructions = (
+        Instructions(text=text, mode=APPEND)
+        if before is None
+        else msgspec.structs.replace(before, text=f"{before.text}\n\n{text}")
+    )
+    bundle = msgspec.structs.replace(material.bundle, instructions=instructions)
+    summary = _short(f"Instructions get a paragraph: {text}")
+    return PlanChange(kind="bundle", summary=summary, bundle=bundle, base=material.base)
+
+
+def _training(pattern: Pattern, material: Material) -> PlanChange | None:
+    plan = material.training
+    if plan is None or plan.algorithm is None:
+        return None
+    domains = [trigger.value for trigger in pattern.triggers if trigger.attribute == "domain"]
+    chosen = plan.filter
+    if domains:
+        chosen = msgspec.structs.replace(chosen or DatasetFilter(), task_domains=domains)
+    config = TrainingConfig(
+        algorithm=plan.algorithm,
+        base_model="stable",
+        dataset=Dataset(source="clickhouse", sample_size=TRAINING_ROWS, filter=chosen),
+        hyperparameters=Hyperparameters(),
+    )
+    of = f" on the domain {', '.join(domains)}" if domains else ""
+    return PlanChange(
+        kind="training", summary=_short(f"A training by {plan.algorithm}{of}: {plan.why}"), training=config
+    )
+
+
+def _tasks(_: Pattern, material: Material) -> PlanChange | None:
+    drafts = [draft for run in material.failed if (draft := _task_of(run)) is not None][:MOST_TASKS]
+    if not drafts:
+        return None
+    summary = f"{len(drafts)} drafts of held-out tasks: a person says what a right answer is, and adds them."
+    return PlanChange(kind="held_out_tasks", summary=summary, tasks=tuple(drafts))
+
+
+def _task_of(run: Trajectory) -> JsonObject | None:
+    """What a run that failed was asked at its beginning; what a right answer is, a person has to say."""
+    try:
+        messages = chat_messages(run)
+    except ChatError:
+        return None
+    place = next((n for n, message in enumerate(messages) if message.get("role") == "assistant"), len(messages))
+    if place == 0 or len(msgspec.json.encode(messages[:place])) > LONGEST_TASK:
+        return None
+    task: JsonObject = {"id": run.trajectory_id, "messages": messages[:place], "expect": {"refusal": False}}
+    return {**task, "tools": run.task_context.tools} if run.task_context.tools else task
+
+
+def _weight(pattern: Pattern, _: Material) -> PlanChange | None:
+    named = next((trigger.value for trigger in pattern.triggers if trigger.attribute == "component"), None)
+    if named is None:
+        return None
+    return PlanChange(kind="reward_weight", summary=_short(pattern.advice), component=named)
+
+
+_MAKERS: Mapping[str, Callable[[Pattern, Material], PlanChange | None]] = {
+    "bundle": _bundle,
+    "training": _training,
+    "held_out_tasks": _tasks,
+    "reward_weight": _weight,
+}
+
+
+def drafted(
+    pattern: Pattern, change: PlanChange, entry: tuple[Trigger, ...], tries: int, now: datetime
+) -> AdaptationPlan:
+    """A plan, which waits for an approval. `entry`: the triggers among which its effect is measured."""
+    seen = pattern.effect
+    promised = Effect(measure=seen.measure, value=-seen.value, low=-seen.high, high=-seen.low)
+    matching = "that match the triggers" if entry else "of the role"
+    return AdaptationPlan(
+        plan_id=plan_id_of(pattern.pattern_id, tries),
+        role=pattern.role,
+        pattern_id=pattern.pattern_id,
+        state=DRAFT,
+        focus_area=pattern.focus_area,
+        change=change,
+        triggers=entry,
+        expected=promised,
+        risk=risk_of(change, pattern),
+        success_metrics=(
+            f"{seen.measure} of canary less stable, among trajectories {matching}: {promised.value:+.3g}, as of the"
+            " others",
+        ),
+        rollback_criteria=(
+            "a gate refuses it, or the canary's tests roll it back",
+            f"the arms show that {seen.measure} became worse among trajectories {matching}",
+        ),
+        history=(PlanStep(state=DRAFT, at=now, by=ANALYST),),
+    )
+
+
+def _short(text: str) -> str:
+    """On one line, of a phrase's length."""
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST_STATEMENT else f"{line[: LONGEST_STATEMENT - 3]}..."
