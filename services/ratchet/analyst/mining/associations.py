@@ -16,7 +16,7 @@ import numpy as np
 from scipy import sparse
 
 from ratchet.analyst.mining.base import FORMING, KNOWN_BEFORE, MOST_VALUES, Codes, Column, Episodes, Floats, Hypothesis
-from ratchet.analyst.mining.measure import measured
+from ratchet.analyst.mining.measure import LONGEST_BLOCK, measured, rank
 from ratchet.core.contract.learning import Trigger
 
 WORSE = {"failure": 1.0, "reward": -1.0, "cost_usd": 1.0, "latency_ms": 1.0}
@@ -61,7 +61,7 @@ class Table:
     matrix: Any
     """scipy.sparse.csc_array (n, v)."""
     order: Codes
-    """Index of the episodes in the forming parts of both windows, one after the other (n,)."""
+    """Index of n episodes in the forming parts of both windows, one after the other: the first of each subject."""
     subject: Codes
     """Index of the subject, rising (n,)."""
     later: Floats
@@ -74,6 +74,8 @@ class Table:
         hashes = np.concatenate([window.subject[rows] for window, rows in zip(windows, keep, strict=True)])
         order = np.argsort(hashes, kind="stable").astype(np.int32)
         subject = np.unique(hashes[order], return_inverse=True)[1].astype(np.int32)
+        block = rank(2 * subject + (order >= len(keep[0])))
+        order, subject = order[block < LONGEST_BLOCK], subject[block < LONGEST_BLOCK]
         later = (order >= len(keep[0])).astype(np.float64)
         triggers: list[Trigger] = []
         blocks: list[Any] = []

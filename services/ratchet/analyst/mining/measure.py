@@ -15,6 +15,8 @@ UNBOUNDED = frozenset({"cost_usd", "latency_ms", "tokens", "calls", "answer_char
 """Measures whose values are clipped at the `TAIL` and `1 - TAIL` quantile of their window: a single trajectory that
 took a thousand times as long as others makes no pattern."""
 TAIL = 0.01
+LONGEST_BLOCK = 4
+"""Episodes of a subject in a window that form and test, its first: a user with thousands makes no pattern alone."""
 
 
 def measured(episodes: Episodes, measure: str) -> Floats:
@@ -31,6 +33,13 @@ def measured(episodes: Episodes, measure: str) -> Floats:
 def compared(episodes: Episodes, hypothesis: Hypothesis) -> Floats:
     """What a hypothesis compares (n,)."""
     return measured(episodes, hypothesis.measure) if hypothesis.value is None else hypothesis.value(episodes)
+
+
+def rank(ordered: Codes) -> Codes:
+    """Place of each among its equals, in an order that has equals beside one another (n,)."""
+    starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+    lengths = np.diff(starts, append=len(ordered))
+    return (np.arange(len(ordered)) - np.repeat(starts, lengths)).astype(np.int32)
 
 
 @dataclass(frozen=True, slots=True)

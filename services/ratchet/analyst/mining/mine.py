@@ -56,7 +56,7 @@ def mine(
         _computed_once(hypothesis)
         for hypothesis in _distinct([*extra, *detected, *associations.hypotheses(before, now)])
     ]
-    if not family:
+    if not family or alpha <= 0:
         return Mined((), 0)
     pools = Pools.of(before, now)
     p_value = p_values(pools, family, alpha, seed)
@@ -117,16 +117,16 @@ class _Claim:
 
     def repeats(self, stronger: _Claim) -> bool:
         """Whether a stronger claim tells of the same trajectories, or leaves nothing of this one's difference."""
-        if not self.hypothesis.triggers or not stronger.hypothesis.triggers:
+        own, other = self.hypothesis, stronger.hypothesis
+        if not own.triggers or not other.triggers or own.between_windows != other.between_windows:
             return False
-        forms = {(claim.hypothesis.between_windows, claim.hypothesis.rare) for claim in (self, stronger)}
-        if len(forms) > 1:
+        if own.rare is not None or other.rare is not None:
             return False
         either = np.count_nonzero(self.matching | stronger.matching)
         if np.count_nonzero(self.matching & stronger.matching) >= SAME * either:
             return True
         rest = difference(self.sample.of(~stronger.sample.group)).z * self.sign
-        return not self.hypothesis.between_windows and _subject(self) == _subject(stronger) and rest < REMAINS_Z
+        return not own.between_windows and _subject(self) == _subject(stronger) and rest < REMAINS_Z
 
     def finding(self, before: Episodes, now: Episodes) -> Finding:
         differs = contrast(self.hypothesis, self.sample)

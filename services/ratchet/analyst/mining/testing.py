@@ -20,10 +20,8 @@ from itertools import pairwise
 import numpy as np
 
 from ratchet.analyst.mining.base import FIRST, FORMING, SECOND, Codes, Episodes, Floats, Hypothesis, Mask
-from ratchet.analyst.mining.measure import Pool, Sample, contrast, rarity
+from ratchet.analyst.mining.measure import LONGEST_BLOCK, Pool, Sample, contrast, rank, rarity
 
-LONGEST_BLOCK = 8
-"""Episodes of a subject that a test looks at, its first: a user with thousands makes no pattern alone."""
 ENOUGH = 25
 BATCH = 250
 """Draws at once: 25 MB for 25,000 subjects."""
@@ -127,17 +125,17 @@ class _Blocks:
     def of(cls, subject: Codes) -> _Blocks:
         order = np.argsort(subject, kind="stable")
         counts = np.bincount(subject)
-        rank = np.arange(len(subject)) - np.repeat(np.cumsum(counts) - counts, counts)
-        order, rank = order[rank < LONGEST_BLOCK], rank[rank < LONGEST_BLOCK]
+        place = rank(subject[order])
+        order, place = order[place < LONGEST_BLOCK], place[place < LONGEST_BLOCK]
         sizes = np.minimum(counts, LONGEST_BLOCK)
         again = np.argsort(sizes[subject[order]], kind="stable")
-        order, rank = order[again], rank[again]
-        start = np.flatnonzero(rank == 0).astype(np.int32)
+        order, place = order[again], place[again]
+        start = np.flatnonzero(place == 0).astype(np.int32)
         sizes = np.diff(start, append=len(order))
         edges = [0, *(np.flatnonzero(np.diff(sizes)) + 1).tolist(), len(sizes)]
         codes = np.repeat(np.arange(len(sizes)), sizes).astype(np.int32)
         strata = tuple(pairwise(edges))
-        return cls(order.astype(np.int32), codes, rank.astype(np.int32), start, strata)
+        return cls(order.astype(np.int32), codes, place, start, strata)
 
     def drawn(self, count: int, random: np.random.Generator) -> Codes:
         """`count` permutations of the subjects (count, s) within their strata."""
@@ -156,36 +154,46 @@ class _Statistic:
     starts: Codes
     """Where each of the h subjects of the group begins among them (h,)."""
     residual: Floats
-    """(n,)"""
+    """Value less the mean of those whose subjects have as many episodes; 0 where unknown (n,)."""
     total: Floats
     """Of `residual` by subject (s,)."""
-    share: float
-    """Of the episodes that are in the group."""
+    size: Floats
+    """Episodes of each subject (s,)."""
+    own: Floats
+    """Those of them in the group, of the subjects of the group (h,)."""
 
     @classmethod
     def of(cls, blocks: _Blocks, sample: Sample) -> _Statistic:
         sample = sample.of(blocks.episode)
-        sizes = np.diff(blocks.start, append=len(blocks.episode))[blocks.subject]
-        known = ~np.isnan(sample.value)
+        size = np.diff(blocks.start, append=len(blocks.episode))
+        sizes, known = size[blocks.subject], ~np.isnan(sample.value)
         number = np.maximum(np.bincount(sizes, known), 1)
         mean = np.bincount(sizes, np.where(known, sample.value, 0.0)) / number
         residual = np.where(known, sample.value - mean[sizes], 0.0)
-        flip = sample.group.mean() > 0.5 if len(sample.group) else False
-        group = np.flatnonzero(sample.group != flip)
+        smaller = np.count_nonzero(sample.group) * 2 <= len(sample.group)
+        group = np.flatnonzero(sample.group == smaller)
+        residual = residual if smaller else -residual
         subject = blocks.subject[group]
         starts = np.flatnonzero(np.diff(subject, prepend=-1)).astype(np.int32)
-        residual = -residual if flip else residual
+        own = np.diff(starts, append=len(group)).astype(np.float64)
         total = np.bincount(blocks.subject, residual).astype(np.float64)
-        share = len(group) / max(1, len(sample.group))
-        return cls(blocks.rank[group], subject, starts, residual, total, share)
+        return cls(blocks.rank[group], subject, starts, residual, total, size.astype(np.float64), own)
 
     def of_permuted(self, start: Codes, permuted: Codes) -> Floats:
         """One value for each permutation (b, s): (b,)."""
-        there = self.residual[start[permuted[:, self.subject]] + self.place]
-        sums = np.add.reduceat(there, self.starts, axis=1)
-        totals = self.total[permuted[:, self.subject[self.starts]]]
-        spread = (sums * (sums - 2 * self.share * totals)).sum(axis=1) + self.share**2 * (self.total @ self.total)
-        return (sums.sum(axis=1) - self.share * self.total.sum()) / np.sqrt(np.maximum(spread, 1e-12))
+        members = self.subject[self.starts]
+        inside = np.add.reduceat(self.residual[start[permuted[:, self.subject]] + self.place], self.starts, axis=1)
+        total, size = self.total[permuted[:, members]], self.size[members]
+        own, others = len(self.subject), len(self.residual) - len(self.subject)
+        mean = inside.sum(axis=1) / own
+        mean_others = (self.total.sum() - mean * own) / others
+        spread = (inside - mean[:, None] * self.own) / own
+        spread -= (total - inside - mean_others[:, None] * (size - self.own)) / others
+        left = self.total @ self.total - np.einsum("bh,bh->b", total, total)
+        left -= 2 * mean_others * (self.total @ self.size - total @ size)
+        left += mean_others**2 * (self.size @ self.size - size @ size)
+        variance = np.einsum("bh,bh->b", spread, spread) + np.maximum(left, 0.0) / others**2
+        return (mean - mean_others) / np.sqrt(np.maximum(variance, 1e-12))
 
 
 def _permuted(pool: Pool, samples: Sequence[Sample], draws: int, random: np.random.Generator) -> Floats:
