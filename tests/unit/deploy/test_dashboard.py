@@ -53,7 +53,8 @@ def test_the_file_lies_where_grafana_reads_it(tmp_path: Path) -> None:
 def test_rows_follow_the_loop() -> None:
     rows = [panel["title"] for panel in dashboard()["panels"] if panel["type"] == "row"]
 
-    assert rows == ["Collection", "Rewards", "Training", "Model performance", "Workflows", "Deployment health"]
+    before = ["Collection", "Rewards", "Training", "Model performance", "Workflows"]
+    assert rows == [*before, "Self-learning", "Deployment health"]
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
