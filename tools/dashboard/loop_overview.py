@@ -387,11 +387,10 @@ ROWS: Mapping[str, Sequence[Panel]] = {
             {"{{role}} {{measure}}": "max by (role, measure) (ratchet_analyst_plan_improvement)"},
         ),
         Panel(
-            "Since the last look",
-            "Seconds since all roles were looked at: more than an hour means that the analyst stands still.",
-            "s",
-            {"seconds": "time() - max(ratchet_analyst_looked_timestamp_seconds > 0)"},
-            warn=3600,
+            "Last look",
+            "When all roles were looked at last: more than an hour ago means that the analyst stands still.",
+            "dateTimeFromNow",
+            {"all roles": "1000 * max(ratchet_analyst_looked_timestamp_seconds)"},
         ),
     ),
     "Deployment health": (

@@ -215,7 +215,8 @@ class LearningEvent(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
     phase: Annotated[str, listed(*PHASES)]
     what: Annotated[str, matching(r"^[a-z][a-z0-9_]{0,63}$")]
     """Such as `run`, `pattern_opened`, `plan_approved`, `weekly_report`."""
-    summary: Phrase
+    summary: Text
+    """For people: redacted, on one line."""
     key: Text
     """Names the step among those of the role: a step that is published again counts once."""
     role: Role = DEFAULT_ROLE
