@@ -1,6 +1,7 @@
 """Composition root of the analyst.
 
-HTTP API ── PatternRoutes ─┐
+HTTP API ─┬─ EpisodeRoutes ── ClickHouse
+          └─ PatternRoutes ┐
 Leadership ── Runs ────────┼─ KV patterns; Trail ── RL_LEARNING
                            ├─ StoredEpisodes ── ClickHouse
                            └─ questions.ask ── mining_process, one a run ── ClickHouse
@@ -15,6 +16,7 @@ from importlib.util import find_spec
 from ratchet.analyst import metrics
 from ratchet.analyst.clickhouse_episodes import StoredEpisodes
 from ratchet.analyst.http_api import PatternRoutes, http_app
+from ratchet.analyst.http_episodes import EpisodeRoutes
 from ratchet.analyst.kv_patterns import LEADER, PatternStore
 from ratchet.analyst.nats_trail import Trail
 from ratchet.analyst.questions import Place, ask
@@ -22,7 +24,7 @@ from ratchet.analyst.runs import LOOK_S, Runs
 from ratchet.analyst.settings import Settings
 from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
-from ratchet.core.contract.learning import PATTERNS, PLANS, AdaptationPlan
+from ratchet.core.contract.learning import PATTERNS, PLANS, AdaptationPlan, Pattern
 from ratchet.core.contract.state import POLICIES, Route
 from ratchet.core.errors import MissingExtra
 from ratchet.core.rules.redaction import rules_digest
@@ -35,6 +37,7 @@ from ratchet.core.service.runtime import App, Periodic
 from ratchet.core.service.same_site import Sites
 from ratchet.core.stores.audit_store import audit_log_of
 from ratchet.core.stores.message_bodies import StoredBodies
+from ratchet.core.stores.trajectories import StoredTrajectories
 from ratchet.core.stores.warehouse import Warehouse
 
 NAME = "analyst"
@@ -74,6 +77,10 @@ def assembled(settings: Settings, bus: Bus, warehouse: Warehouse) -> App:
         held = await plans.items()
         metrics.count([entry.value for entry in await store.every()], [entry.value for entry in held.values()])
 
+    async def open_patterns(role: str) -> list[Pattern]:
+        entries = await store.every(lambda name: name == role)
+        return [entry.value for entry in entries if entry.value.state == "open"]
+
     plans, store, trail = Bucket(bus, PLANS, AdaptationPlan), PatternStore(bus), Trail(bus)
     routes, shared = Bucket(bus, POLICIES, Route), settings.shared
     keys = known_keys(settings.shared, NAME, connected)
@@ -81,7 +88,8 @@ def assembled(settings: Settings, bus: Bus, warehouse: Warehouse) -> App:
     leadership = Leadership(ELECTION, Bucket(bus, PATTERNS, Leader), url)
     place = Place(url=shared.clickhouse_url, database=shared.clickhouse_database, timeout_s=shared.clickhouse_timeout_s)
     runs = Runs(store, trail, leadership, StoredEpisodes(warehouse), ask, stable, place, bus.now)
-    api = http_app([PatternRoutes(store, trail, runs, plans_of, bus.now)])
+    episodes = EpisodeRoutes(StoredTrajectories(warehouse), open_patterns)
+    api = http_app([PatternRoutes(store, trail, runs, plans_of, bus.now), episodes])
     audit = api.audit = audit_log_of(settings.shared, bus, NAME)
     server = HttpServer(
         Authentication(api, keys.caller_of),

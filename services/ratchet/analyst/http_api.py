@@ -13,6 +13,7 @@ from typing import Annotated, Any, Protocol
 from msgspec.structs import replace
 from pydantic import Field
 
+from ratchet.analyst.http_episodes import EpisodeRoutes
 from ratchet.analyst.kv_patterns import PatternStore
 from ratchet.analyst.nats_trail import Trail
 from ratchet.analyst.runs import Runs
@@ -139,4 +140,4 @@ def http_app(routes: Sequence[Routes]) -> ControlApi:
 def described_api() -> ControlApi:
     """The application for its document alone: nothing stands behind its routes."""
     unused: Any = None
-    return http_app([PatternRoutes(unused, unused, unused, unused, unused)])
+    return http_app([PatternRoutes(unused, unused, unused, unused, unused), EpisodeRoutes(unused, unused)])
