@@ -5,7 +5,7 @@ Site ─┬─ pages: the bundle, for anybody; sign_in: people come and go
                          │    loop: the whole at a glance; its rules of attention are in domain
                          │    events: the loop and NatsHints for pages that listen
                          │    trajectories, tokens, statistics, rollouts, training, annotation: from the stores
-                         └─ pass_through: coordinator, deployer, gateway, workflows and analyst, with the caller's own key
+                         └─ pass_through: what other services answer, with the caller's own key
 """
 
 from __future__ import annotations
