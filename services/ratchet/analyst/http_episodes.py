@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from ratchet.analyst.domain.episode import Known, episode_of
+from ratchet.analyst.episodes import Known, episode_of
 from ratchet.analyst.mining.features import EpisodeBuilder
 from ratchet.core.contract.http.analyst import EpisodeOut
 from ratchet.core.contract.learning import Pattern

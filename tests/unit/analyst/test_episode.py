@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ratchet.analyst.domain.episode import DEEP, LETTERS, Known, episode_of
+from ratchet.analyst.episodes import DEEP, LETTERS, Known, episode_of
 from ratchet.analyst.http_episodes import matching
 from ratchet.core.contract import Feedback, Outcome, Reward, Trajectory
 from ratchet.core.contract.learning import Effect, Pattern, Trigger
