@@ -1,0 +1,99 @@
+"""How agents behave: what single trajectories show (`calls.py`), and what only many do.
+
+| finding | claim |
+|---|---|
+| the names of `calls.BEHAVIORS` | trajectories that behave so fail more, or cost more |
+| `tool_never_used` | a tool that is offered is called in less than 1 % |
+| `longer_answers` | answers got longer since the window before, while the reward did not rise |
+| `diverging_<component>` | a component of the reward rose against the others since the window before |
+
+`policies_differ` is a claim about clusters, in `clusters.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from ratchet.analyst.mining.base import FORMING, Episodes, Floats, Hypothesis
+from ratchet.analyst.mining.measure import Pool, contrast
+from ratchet.analyst.mining.testing import Pools
+from ratchet.core.contract.learning import Trigger
+
+FORMED_Z = 2.0
+"""Standard errors in the forming part. It forms claims, and proves none."""
+NO_RISE_Z = 1.0
+"""The reward did not rise where it rose by less than this."""
+RARE = 0.01
+FEWEST = 30
+"""Trajectories of each window's forming part that were offered a tool."""
+MOST_TOOLS = 20
+LONGER_ANSWERS, TOOL_NEVER_USED, DIVERGING = "longer_answers", "tool_never_used", "diverging_"
+
+
+def hypotheses(before: Episodes, now: Episodes, seed: int) -> list[Hypothesis]:  # noqa: ARG001 - as all detectors
+    """What the forming parts of both windows suggest. Nothing is drawn by `seed`."""
+    pool = Pools.of(before, now).forming
+    return [*_flagged(pool, now), *_never_used(before, now), *_longer(pool), *_diverging(pool, before, now)]
+
+
+def rises(pool: Pool, claim: Hypothesis) -> float:
+    """By how many standard errors what the claim compares is larger than beside it."""
+    return contrast(claim, pool.sample(claim)).z
+
+
+def _flagged(pool: Pool, now: Episodes) -> Iterator[Hypothesis]:
+    for behavior in now.members["behavior"].values if "behavior" in now.members else ():
+        for measure in ("failure", "cost_usd"):
+            trigger = Trigger(attribute="behavior", value=behavior)
+            claim = Hypothesis("behavior", behavior, measure, (trigger,))
+            if rises(pool, claim) >= FORMED_Z:
+                yield claim
+
+
+def _never_used(before: Episodes, now: Episodes) -> Iterator[Hypothesis]:
+    offered = now.members["offered"].values if "offered" in now.members else ()
+    unused = 0
+    for tool in offered:
+        trigger, called = Trigger(attribute="offered", value=tool), partial(_called, tool)
+        sides = [window.matching([trigger]) & (window.part() == FORMING) for window in (before, now)]
+        calls = sum(float(called(window)[side].sum()) for window, side in zip((before, now), sides, strict=True))
+        if calls == 0 and min(map(np.count_nonzero, sides)) >= FEWEST and unused < MOST_TOOLS:
+            unused += 1
+            yield Hypothesis("behavior", TOOL_NEVER_USED, "share", (trigger,), value=called, rare=RARE)
+
+
+def _called(tool: str, episodes: Episodes) -> Floats:
+    """1 for trajectories that call the tool (n,)."""
+    return episodes.matching([Trigger(attribute="tool", value=tool)]).astype(np.float64)
+
+
+def _longer(pool: Pool) -> Iterator[Hypothesis]:
+    claim = Hypothesis("behavior", LONGER_ANSWERS, "answer_chars", between_windows=True)
+    reward = Hypothesis("behavior", LONGER_ANSWERS, "reward", between_windows=True)
+    if rises(pool, claim) >= FORMED_Z and rises(pool, reward) < NO_RISE_Z:
+        yield claim
+
+
+def _diverging(pool: Pool, before: Episodes, now: Episodes) -> Iterator[Hypothesis]:
+    for name in sorted(set(before.components) & set(now.components)):
+        slug = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")[:50]
+        value = partial(_against_others, name)
+        claim = Hypothesis("behavior", f"{DIVERGING}{slug}", "reward", between_windows=True, value=value, terms=(name,))
+        if rises(pool, claim) >= FORMED_Z:
+            yield claim
+
+
+def _against_others(name: str, episodes: Episodes) -> Floats:
+    """A component less the mean of the others (n,); NaN where there is none."""
+    own = episodes.components.get(name)
+    others = [scores for other, scores in episodes.components.items() if other != name]
+    if own is None or not others:
+        return np.full(len(episodes), np.nan)
+    known = ~np.isnan(others)
+    count = known.sum(axis=0)
+    mean = np.where(known, others, 0.0).sum(axis=0) / np.maximum(count, 1)
+    return np.where(count > 0, own - mean, np.nan)
