@@ -63,7 +63,7 @@ class Episodes:
     members: Mapping[str, Members]
     """Known before: `term` (of the first question), `document` (retrieved), `offered` (tools). Known after: `tool`,
     `tool_sequence` (pairs that follow one another), `tool_error` (tool and error, digits masked), `behavior` (what
-    detectors flag in a single episode, such as `repeated_calls`)."""
+    detectors flag in a single episode, such as `repeated_calls`), `component` (which the reward has)."""
     components: Mapping[str, Floats] = field(default_factory=dict[str, Floats])
     """Components of the reward (n,), NaN where absent."""
 

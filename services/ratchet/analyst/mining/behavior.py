@@ -5,16 +5,16 @@
 | the names of `calls.BEHAVIORS` | trajectories that behave so fail more, or cost more |
 | `tool_never_used` | a tool that is offered is called in less than 1 % |
 | `longer_answers` | answers got longer since the window before, while the reward did not rise |
-| `diverging_<component>` | a component of the reward rose against the others since the window before |
+| `component_diverged` | a component of the reward rose against the others since the window before |
 
 `policies_differ` is a claim about clusters, in `clusters.py`.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 
 import numpy as np
 
@@ -25,13 +25,11 @@ from ratchet.core.contract.learning import Trigger
 
 FORMED_Z = 2.0
 """Standard errors in the forming part. It forms claims, and proves none."""
-NO_RISE_Z = 1.0
-"""The reward did not rise where it rose by less than this."""
 RARE = 0.01
 FEWEST = 30
 """Trajectories of each window's forming part that were offered a tool."""
 MOST_TOOLS = 20
-LONGER_ANSWERS, TOOL_NEVER_USED, DIVERGING = "longer_answers", "tool_never_used", "diverging_"
+LONGER_ANSWERS, TOOL_NEVER_USED, COMPONENT_DIVERGED = "longer_answers", "tool_never_used", "component_diverged"
 
 
 def hypotheses(before: Episodes, now: Episodes, seed: int) -> list[Hypothesis]:  # noqa: ARG001 - as all detectors
@@ -46,12 +44,11 @@ def rises(pool: Pool, claim: Hypothesis) -> float:
 
 
 def _flagged(pool: Pool, now: Episodes) -> Iterator[Hypothesis]:
+    """One claim a behaviour: that it goes with failing, else that it is expensive."""
     for behavior in now.members["behavior"].values if "behavior" in now.members else ():
-        for measure in ("failure", "cost_usd"):
-            trigger = Trigger(attribute="behavior", value=behavior)
-            claim = Hypothesis("behavior", behavior, measure, (trigger,))
-            if rises(pool, claim) >= FORMED_Z:
-                yield claim
+        trigger = Trigger(attribute="behavior", value=behavior)
+        claims = (Hypothesis("behavior", behavior, measure, (trigger,)) for measure in ("failure", "cost_usd"))
+        yield from islice((claim for claim in claims if rises(pool, claim) >= FORMED_Z), 1)
 
 
 def _never_used(before: Episodes, now: Episodes) -> Iterator[Hypothesis]:
@@ -74,15 +71,14 @@ def _called(tool: str, episodes: Episodes) -> Floats:
 def _longer(pool: Pool) -> Iterator[Hypothesis]:
     claim = Hypothesis("behavior", LONGER_ANSWERS, "answer_chars", between_windows=True)
     reward = Hypothesis("behavior", LONGER_ANSWERS, "reward", between_windows=True)
-    if rises(pool, claim) >= FORMED_Z and rises(pool, reward) < NO_RISE_Z:
+    if rises(pool, claim) >= FORMED_Z and rises(pool, reward) < FORMED_Z:
         yield claim
 
 
 def _diverging(pool: Pool, before: Episodes, now: Episodes) -> Iterator[Hypothesis]:
     for name in sorted(set(before.components) & set(now.components)):
-        slug = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")[:50]
-        value = partial(_against_others, name)
-        claim = Hypothesis("behavior", f"{DIVERGING}{slug}", "reward", between_windows=True, value=value, terms=(name,))
+        trigger, value = Trigger(attribute="component", value=name), partial(_against_others, name)
+        claim = Hypothesis("behavior", COMPONENT_DIVERGED, "reward", (trigger,), between_windows=True, value=value)
         if rises(pool, claim) >= FORMED_Z:
             yield claim
 

@@ -4,7 +4,7 @@ Failing trajectories are described by what tools answered, the order of calls, a
 each of the three as long as the others, in at most `DIMENSIONS` dimensions). HDBSCAN and Ward's trees of several
 sizes compete: that one counts whose clusters come again, by the adjusted Rand index, in `RESAMPLES` resamples.
 
-A cluster is no claim yet: whoever picks failures finds failures. So the conjunction of triggers is learned that tells
+A cluster is no claim yet: what is picked among failures fails. So the conjunction of triggers is learned that tells
 its members from all other trajectories, successes too, and it is the rule that is tested on other subjects.
 """
 
@@ -143,11 +143,11 @@ class _Scene:
         """Tells the members (n,) from the others; empty where nothing does, or it does not go with failing."""
         everything = np.arange(len(self.triggers), dtype=np.int32)
         early = everything[[trigger.attribute in KNOWN_BEFORE for trigger in self.triggers]]
-        found = [self._best(members, columns) for columns in (early, everything) if len(columns)]
-        best = max((f1 for f1, _ in found), default=0.0)
+        rules = [self._best(members, columns) for columns in (early, everything) if len(columns)]
+        best = max((f1 for f1, _ in rules), default=0.0)
         if best < WEAKEST_F1:
             return ()
-        _, chosen = next(rule for rule in found if rule[0] >= NEARLY * best)
+        _, chosen = next(rule for rule in rules if rule[0] >= NEARLY * best)
         held = np.ones(len(members), dtype=np.bool_)
         for column in chosen:
             held &= self._column(column)

@@ -96,14 +96,15 @@ class EpisodeBuilder:
         ended = np.frombuffer(self._ended, dtype=np.float64) if self._ended else np.zeros(0)
         order = np.argsort(ended, kind="stable").astype(np.int32)
         size = len(order)
+        components = {name: _filled(values, size)[order] for name, values in sorted(self._components.items())}
         return Episodes(
             ids=tuple(self._ids[index] for index in order),
             subject=np.array(self._subjects, dtype=np.uint64)[order],
             ended_at=ended[order],
             measures={name: np.array(values, dtype=np.float64)[order] for name, values in self._measures.items()},
             columns={name: self._values[name].column(order) for name in COLUMNS},
-            members={name: self._values[name].members(order) for name in MEMBERS},
-            components={name: _filled(values, size)[order] for name, values in sorted(self._components.items())},
+            members={name: self._values[name].members(order) for name in MEMBERS} | {"component": _having(components)},
+            components=components,
         )
 
     def _add_components(self, row: int, components: Mapping[str, float]) -> None:
@@ -257,6 +258,12 @@ def _seconds(at: datetime) -> float:
 def _number(value: float | None) -> float:
     """NaN in the place of what is unknown, infinite, or beyond what can be true."""
     return float(value) if value is not None and abs(value) <= LARGEST else math.nan
+
+
+def _having(components: Mapping[str, Floats]) -> Members:
+    """Which episodes have which components."""
+    known = [~np.isnan(scores) for scores in components.values()]
+    return Members(sparse.csc_array(np.stack(known, axis=1) if known else (0, 0)), tuple(components))
 
 
 def _filled(values: Sequence[float], size: int) -> Floats:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ratchet.analyst.mining import associations
+from ratchet.analyst.mining import associations, behavior, clusters, drift
 from ratchet.analyst.mining.base import KNOWN_BEFORE, Episodes, Finding, Floats, Hypothesis, Mask
 from ratchet.analyst.mining.family import borne_out
 from ratchet.analyst.mining.measure import Sample, compared, contrast, difference, measured
@@ -19,7 +19,11 @@ from ratchet.analyst.mining.stability import REPORTED, stability
 from ratchet.analyst.mining.testing import Pools, formed_sign, p_values
 from ratchet.core.contract.learning import MOST_EVIDENCE
 
-DETECTORS: tuple[Callable[[Episodes, Episodes, int], list[Hypothesis]], ...] = ()
+DETECTORS: tuple[Callable[[Episodes, Episodes, int], list[Hypothesis]], ...] = (
+    clusters.hypotheses,
+    behavior.hypotheses,
+    drift.hypotheses,
+)
 """Each forms hypotheses of the forming parts of both windows by a seed. Of two that claim the same the first stands."""
 SAME = 0.5
 """Two findings are one where the trajectories that match both are that share of those that match either."""
@@ -153,9 +157,9 @@ def _subject(claim: _Claim) -> str:
 
 
 def _merged(claims: Sequence[_Claim]) -> list[_Claim]:
-    """The strongest claims, each with the terms of those that tell of the same."""
+    """The strongest claims, failures before what they cost, each with the terms of those that tell of the same."""
     kept: list[_Claim] = []
-    for claim in sorted(claims, key=lambda claim: -claim.strength):
+    for claim in sorted(claims, key=lambda claim: (_subject(claim) != "failure", -claim.strength)):
         place = next((i for i, stronger in enumerate(kept) if claim.repeats(stronger)), None)
         if place is None:
             kept.append(claim)
