@@ -162,8 +162,8 @@ def _stated(finding: Finding) -> str:
     signs = {name: words[finding.effect < 0] for name, words in _WORDS.items()}
     differ = _MORE.get(claim.measure, "differ by {}").format(size, **signs)
     beside = ", while the reward did not rise" if claim.finding == "longer_answers" else ""
-    told = [name for term in claim.terms[:MOST_TERMS] if (name := _quoted(term))]
-    terms = f" Typical: {', '.join(told)}." if told else ""
+    typical = [name for term in claim.terms[:MOST_TERMS] if (name := _quoted(term))]
+    terms = f" Typical: {', '.join(typical)}." if typical else ""
     return (
         f"{_subject(claim)} {differ} {window}{beside} ({interval}); {_count(finding.count)},"
         f" {_percent(finding.share)} % of the window.{terms}"
