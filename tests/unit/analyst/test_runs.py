@@ -1,0 +1,166 @@
+"""Runs: which windows are looked at, what becomes of patterns over runs, and what a kill leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from datetime import timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from ratchet.analyst.domain import looking
+from ratchet.analyst.domain.patterns import MOST_OPEN, Seen
+from ratchet.analyst.domain.windows import windows
+from ratchet.core.contract import LearningEvent
+from ratchet.core.contract.learning import Effect
+from tests.support.analyst_world import POLICY, ROLE, START, AnalystWorld, Killed, MortalStore, pattern
+
+HOUR = timedelta(hours=1)
+THERE = Seen(share=0.25, count=75, effect=Effect(measure="failure", value=0.4, low=0.3, high=0.5))
+GONE = Seen(share=0.01, count=3, effect=Effect(measure="failure", value=0.0, low=-0.2, high=0.2))
+
+
+async def test_a_pattern_opens_with_its_steps_in_the_trail() -> None:
+    world = AnalystWorld()
+    world.claims = [pattern()]
+    answer = await world.runs().run(ROLE)
+    assert (answer.since, answer.until) == (START, START + 2 * HOUR)
+    assert answer.opened == [pattern().pattern_id]
+    assert await world.patterns() == [pattern()]
+    events = world.bus.published(LearningEvent)
+    assert [event.what for event in events] == ["windows_read", "feedback_counted", "run", "pattern_opened"]
+    assert [event.phase for event in events] == [
+        *("monitoring", "feedback_collection", "analysis", "pattern_identification")
+    ]
+
+
+async def test_windows_that_were_looked_at_are_not_mined_again() -> None:
+    world = AnalystWorld()
+    world.claims = [pattern()]
+    first = await world.runs().run(ROLE)
+    assert await world.runs().run(ROLE) == first
+    assert len(world.asked) == 1
+
+
+async def test_too_few_trajectories_are_told_and_nothing_is_mined() -> None:
+    world = AnalystWorld()
+    world.trajectories = (4, 6)
+    answer = await world.runs().run(ROLE)
+    assert answer.note is not None
+    assert answer.note.startswith("too few trajectories to tell: 4 and 6")
+    assert (world.asked, world.bus.published(LearningEvent)) == ([], [])
+
+
+async def test_a_pattern_keeps_its_identity_and_closes_with_the_stable_version() -> None:
+    world = AnalystWorld()
+    world.claims = [pattern()]
+    await world.runs().run(ROLE)
+    world.now += HOUR
+    world.claims = [pattern(at=START + 3 * HOUR, share=0.4, trend=(0.4,))]
+    assert (await world.runs().run(ROLE)).opened == []
+    (again,) = await world.patterns()
+    assert (again.opened_at, again.seen_at, again.trend) == (START, START + 3 * HOUR, (0.3, 0.4))
+    world.claims, world.seen = [], {again.pattern_id: GONE}
+    world.now += HOUR
+    assert (await world.runs().run(ROLE)).closed == []
+    world.now += HOUR
+    assert (await world.runs().run(ROLE)).closed == [again.pattern_id]
+    (closed,) = await world.patterns()
+    assert (closed.state, closed.closed_by, closed.closed_at) == ("closed", POLICY, START + 5 * HOUR)
+
+
+async def test_a_pattern_that_is_measured_again_stays_open() -> None:
+    world = AnalystWorld()
+    world.claims = [pattern()]
+    await world.runs().run(ROLE)
+    world.claims, world.seen = [], {pattern().pattern_id: THERE}
+    for _ in range(4):
+        world.now += HOUR
+        await world.runs().run(ROLE)
+    (open_one,) = await world.patterns()
+    assert (open_one.state, open_one.seen_at, open_one.trend) == ("open", START + 6 * HOUR, (0.3, *[0.25] * 4))
+
+
+async def test_a_dismissed_pattern_stays_dismissed() -> None:
+    world = AnalystWorld()
+    world.claims = [pattern()]
+    await world.runs().run(ROLE)
+    entry = await world.store.get(ROLE, pattern().pattern_id)
+    assert entry is not None
+    dismissed = replace(entry.value, state="dismissed", reason="known")
+    await world.store.put(dismissed, entry.revision)
+    world.now += HOUR
+    assert (await world.runs().run(ROLE)).opened == []
+    assert await world.patterns() == [dismissed]
+
+
+async def test_clusters_of_nearly_the_same_words_are_one() -> None:
+    world = AnalystWorld()
+    terms = ("refund", "late", "invoice", "week")
+    world.claims = [pattern(kind="failure_cluster", terms=terms)]
+    await world.runs().run(ROLE)
+    world.now += HOUR
+    other = pattern(kind="failure_cluster", terms=(*terms[:3], "bank"), pattern_id="0" * 32)
+    world.claims = [other]
+    assert (await world.runs().run(ROLE)).opened == []
+    assert [each.pattern_id for each in await world.patterns()] == [pattern().pattern_id]
+
+
+async def test_no_more_patterns_open_than_people_can_read() -> None:
+    world = AnalystWorld()
+    world.claims = [pattern(f"agent-{number}", reward_cost=float(number)) for number in range(MOST_OPEN + 2)]
+    answer = await world.runs().run(ROLE)
+    assert (len(answer.opened), answer.note and answer.note[:15]) == (MOST_OPEN, "2 more patterns")
+    assert min(each.reward_cost for each in await world.patterns()) == 2.0
+
+
+@pytest.mark.parametrize("dies_at", range(5))
+async def test_a_kill_at_any_write_repeats_nothing_that_counts(dies_at: int) -> None:
+    world, whole = AnalystWorld(), AnalystWorld()
+    for each in (world, whole):
+        each.claims = [pattern(), pattern("orders")]
+    expected = await whole.runs().run(ROLE)
+    with suppress(Killed):
+        await world.runs(MortalStore(world.bus, dies_at)).run(ROLE)
+    assert await world.runs().run(ROLE) == expected
+    assert await world.patterns() == await whole.patterns()
+    published = world.bus.published(LearningEvent)
+    assert {event.event_id for event in published} == {event.event_id for event in whole.bus.published(LearningEvent)}
+    looked = await world.store.looked(ROLE)
+    assert looked is not None
+    assert (looked.value.discoveries, looked.value.pending) == (2, None)
+
+
+async def test_of_two_that_look_at_the_same_the_run_counts_once() -> None:
+    world = AnalystWorld()
+    world.claims = [pattern()]
+    answers = await asyncio.gather(*(world.runs().run(ROLE) for _ in range(2)))
+    assert answers[0] == answers[1]
+    looked = await world.store.looked(ROLE)
+    assert looked is not None
+    assert looked.value.discoveries == 1
+    assert len({event.event_id for event in world.bus.published(LearningEvent)}) == 4
+
+
+async def test_runs_that_are_asked_for_end_with_the_horizon_s_share() -> None:
+    world = AnalystWorld()
+    for _ in range(looking.ASKED_FOR):
+        world.now += timedelta(minutes=1)
+        assert (await world.runs().run(ROLE, asked=True)).note is None
+    world.now += timedelta(minutes=1)
+    refused = await world.runs().run(ROLE, asked=True)
+    assert refused.note is not None
+    assert refused.note.startswith("all looks of this horizon are spent")
+    world.now += looking.HORIZON
+    assert (await world.runs().run(ROLE, asked=True)).note is None
+
+
+async def test_a_horizon_of_runs_by_the_clock_spends_no_more_than_its_level() -> None:
+    looked = looking.at(None, START)
+    spent = 0.0
+    for hour in range(24 * 90):
+        chosen = windows(HOUR, START + hour * HOUR)
+        assert looking.refusal(looked, chosen, asked=False) is None
+        spent += looking.part_of(chosen)
+    assert spent <= 1.0
