@@ -43,7 +43,7 @@ async def test_windows_that_were_looked_at_are_not_mined_again() -> None:
     assert len(world.asked) == 1
 
 
-async def test_too_few_trajectories_are_told_and_nothing_is_mined() -> None:
+async def test_too_few_trajectories_are_reported_and_not_mined() -> None:
     world = AnalystWorld()
     world.trajectories = (4, 6)
     answer = await world.runs().run(ROLE)

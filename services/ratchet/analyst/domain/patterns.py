@@ -43,9 +43,10 @@ class Outcome:
 
 
 def pattern_id_of(role: str, kind: str, finding: str, measure: str, triggers: Sequence[Trigger]) -> str:
-    """The id of what is claimed: the same claim has it in every run."""
-    words = sorted(f"{trigger.attribute}={trigger.value}" for trigger in triggers)
-    return named_id("pattern", role, kind, finding, measure, *words).replace("-", "")
+    """The id of what is claimed: the same claim has it in every run, whichever detector was first to make it."""
+    words = sorted(f"{trigger.attribute}={trigger.value}" for trigger in triggers) or [finding]
+    about = "failure" if measure == "reward" else measure  # the one is the other's other side
+    return named_id("pattern", role, "drift" if kind == "drift" else "", about, *words).replace("-", "")
 
 
 def settled(
@@ -55,12 +56,14 @@ def settled(
     was measured of known ones, by id."""
     outcome = Outcome()
     left = {pattern.pattern_id: pattern for pattern in known}
-    again = {pattern.pattern_id: _same(pattern, left.values()) for pattern in claims}
+    dearest = {each.pattern_id: each for each in sorted(claims, key=lambda each: (each.reward_cost, each.cost_usd))}
+    others = [pattern for pattern in left.values() if pattern.pattern_id not in dearest]
+    again = {name: left.get(name) or _alike(pattern, others) for name, pattern in dearest.items()}
     room = MOST_OPEN - sum(pattern.state == OPEN for pattern in left.values())
-    for pattern in sorted(claims, key=lambda each: (-each.reward_cost, -each.cost_usd)):
-        before = again[pattern.pattern_id]
+    for name, pattern in reversed(dearest.items()):
+        before = again[name]
         if before is not None and left.pop(before.pattern_id, None) is None:
-            continue  # two of this run are the same known one
+            continue  # two clusters of this run are the same known one
         if before is not None and before.state == DISMISSED:
             continue
         if before is not None and before.state == OPEN:
@@ -78,16 +81,12 @@ def settled(
     return outcome
 
 
-def _same(pattern: Pattern, known: Iterable[Pattern]) -> Pattern | None:
-    """The known pattern that this one is: the same claim, or a cluster of nearly the same words."""
-    candidates = [*known]
-    for candidate in candidates:
-        if candidate.pattern_id == pattern.pattern_id:
-            return candidate
+def _alike(pattern: Pattern, known: Iterable[Pattern]) -> Pattern | None:
+    """The known cluster of nearly the same words."""
     if pattern.kind != "failure_cluster":
         return None
-    alike = [each for each in candidates if each.kind == pattern.kind and each.effect.measure == pattern.effect.measure]
-    best = max(alike, key=lambda each: _overlap(each, pattern), default=None)
+    clusters = [each for each in known if each.kind == pattern.kind]
+    best = max(clusters, key=lambda each: _overlap(each, pattern), default=None)
     return best if best is not None and _overlap(best, pattern) >= ALIKE else None
 
 
