@@ -308,6 +308,9 @@ test-clients: $(STAMP) ## agent frameworks as they are, against the gateway: min
 planning: $(STAMP) ## docs/planning.md: what planners of workflows learn in the simulator, over seeds; minutes
 	@$(BIN)/python -m tools.planning.report $(ARGS)
 
+analyst: $(STAMP) ## docs/analyst.md: what mining finds in worlds whose truth is known, and how often it errs; an hour (ARGS=--help)
+	@$(BIN)/python -m tools.analyst.report $(ARGS)
+
 demo: $(STAMP) ## the whole loop on this machine, in minutes
 	@$(BIN)/ratchet demo $(ARGS)
 

@@ -1,4 +1,4 @@
-"""How the level is spent within a run and over runs, and what is measured again."""
+"""Levels within a run, standard errors and intervals."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 
 from ratchet.analyst.mining.base import Hypothesis, Mask
-from ratchet.analyst.mining.family import HORIZON_S, RATE, Horizon, borne_out
+from ratchet.analyst.mining.family import borne_out
 from ratchet.analyst.mining.measure import Pool, Rarity, Sample, difference
 from ratchet.analyst.mining.testing import draws_for
 from ratchet.core.contract.learning import Trigger
 from tools.analyst.worlds import planted, world
-
-HOURLY = Horizon(started_at=0.0, period_s=3600.0)
 
 
 def test_family_follows_benjamini_and_hochberg() -> None:
@@ -24,27 +22,6 @@ def test_family_follows_benjamini_and_hochberg() -> None:
 def test_family_allows_more_after_discoveries() -> None:
     assert borne_out(np.array([0.04, 0.9]), 0.01).tolist() == [False, False]
     assert borne_out(np.array([0.04, 0.9]), 0.01, discoveries=9).tolist() == [True, False]
-
-
-def test_levels_of_a_horizon_sum_to_its_rate() -> None:
-    assert HOURLY.level() * HOURLY.fits == pytest.approx(RATE)
-
-
-def test_horizon_that_is_spent_allows_nothing() -> None:
-    spent = Horizon(0.0, 3600.0, runs=HOURLY.fits)
-    assert spent.level() == 0.0
-    assert not borne_out(np.zeros(3), spent.level()).any()
-
-
-def test_horizon_begins_anew_after_its_days() -> None:
-    used = HOURLY.after(3)
-    assert used.at(HORIZON_S - 1) == used
-    assert used.at(HORIZON_S + 5) == Horizon(HORIZON_S + 5, 3600.0)
-
-
-def test_clock_that_goes_back_begins_no_horizon() -> None:
-    used = Horizon(1e9, 3600.0, runs=7)
-    assert used.at(1e9 - 86_400) == used
 
 
 def test_draws_resolve_what_the_level_asks_of_each_test() -> None:

@@ -17,7 +17,7 @@ from ratchet.analyst.mining.family import borne_out
 from ratchet.analyst.mining.measure import Sample, compared, contrast, difference, measured
 from ratchet.analyst.mining.stability import REPORTED, stability
 from ratchet.analyst.mining.testing import Pools, formed_sign, p_values
-from ratchet.core.contract.learning import MOST_EVIDENCE
+from ratchet.core.contract.learning import MEASURES, MOST_EVIDENCE
 
 DETECTORS: tuple[Callable[[Episodes, Episodes, int], list[Hypothesis]], ...] = (
     clusters.hypotheses,
@@ -51,7 +51,7 @@ def mine(
     extra: Sequence[Hypothesis] = (),
     discoveries: int = 0,
 ) -> Mined:
-    """What both windows bear out at `alpha` (`Horizon.level`), after `discoveries` of earlier runs of the horizon.
+    """What both windows bear out at `alpha`, a run's part of a horizon's rate, after `discoveries` of its earlier runs.
 
     `extra` joins the family, such as patterns that are open.
     """
@@ -115,6 +115,11 @@ class _Claim:
         return cls(hypothesis, p_value, stability, sample, sign, now.matching(hypothesis.triggers))
 
     @property
+    def about(self) -> object:
+        own = self.hypothesis
+        return own.between_windows, own.rare, own.triggers or own.finding
+
+    @property
     def strength(self) -> float:
         before = all(trigger.attribute in KNOWN_BEFORE for trigger in self.hypothesis.triggers)
         return abs(contrast(self.hypothesis, self.sample).z) * (1.0 if before else AFTER_WEIGHT)
@@ -157,9 +162,20 @@ def _subject(claim: _Claim) -> str:
 
 
 def _merged(claims: Sequence[_Claim]) -> list[_Claim]:
-    """The strongest claims, failures before what they cost, each with the terms of those that tell of the same."""
+    """The strongest claims, failures before what they cost, each with the terms of those that tell of the same. Of
+    several with the same triggers the first in the order of measures stands: a pattern keeps its identity while its
+    p-values change places."""
     kept: list[_Claim] = []
-    for claim in sorted(claims, key=lambda claim: (_subject(claim) != "failure", -claim.strength)):
+    order = {measure: place for place, measure in enumerate(MEASURES)}
+    strongest: dict[object, float] = {}
+    for claim in claims:
+        strongest[claim.about] = max(strongest.get(claim.about, 0.0), claim.strength)
+
+    def place_of(claim: _Claim) -> tuple[bool, float, int]:
+        measure = claim.hypothesis.measure
+        return _subject(claim) != "failure", -strongest[claim.about], order.get(measure, len(order))
+
+    for claim in sorted(claims, key=place_of):
         place = next((i for i, stronger in enumerate(kept) if claim.repeats(stronger)), None)
         if place is None:
             kept.append(claim)
