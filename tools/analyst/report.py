@@ -36,7 +36,7 @@ ARBITRARY = (
     *(("model", i) for i in range(4)),
     *(("document", i) for i in range(8)),
 )
-LOOKS, STREAMS = 24, 4
+LOOKS, STREAMS = 12, 2
 
 
 @dataclass
@@ -79,15 +79,15 @@ def run(size: int, worlds: int, effects: tuple[float, float] | None, alpha: floa
 
 def unselected(worlds: int) -> list[float]:
     """P-values of 20 hypotheses a world that nothing formed, where nothing is planted."""
-    found: list[float] = []
+    tested: list[float] = []
     claims = [
         Hypothesis("association", attribute, measure, (Trigger(attribute=attribute, value=f"{attribute} {i}"),))
         for (attribute, i), measure in zip(ARBITRARY, ["failure", "cost_usd", "reward", "latency_ms"] * 5, strict=True)
     ]
     for seed in range(worlds):
         truth = world(1000, (), 10_000 + seed)
-        found += p_values(Pools.of(truth.before, truth.now), claims, RATE, seed).tolist()
-    return found
+        tested += p_values(Pools.of(truth.before, truth.now), claims, RATE, seed).tolist()
+    return tested
 
 
 def streams() -> tuple[int, list[float]]:
