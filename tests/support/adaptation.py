@@ -195,14 +195,18 @@ class Programs:
 
 
 def _job(job_id: str, body: dict[str, Any]) -> dict[str, Any]:
-    config = {name: body[name] for name in ("algorithm", "base_model", "dataset", "hyperparameters") if name in body}
-    config.setdefault("hyperparameters", {})
+    config = {
+        "algorithm": body["algorithm"],
+        "base_model": "stable",
+        "dataset": {"source": "clickhouse", "sample_size": 5_000},
+        "hyperparameters": {},
+    }
     request = {
         "training_job_id": job_id,
         "timestamp": NOW.isoformat(),
         "requester": "analyst",
         "trigger_reason": "manual",
-        "training_config": {"base_model": "stable", "dataset": {"source": "clickhouse", "sample_size": 1}, **config},
+        "training_config": config,
         "priority": "normal",
     }
     at = NOW.isoformat()
