@@ -1,10 +1,12 @@
 """Composition root of the analyst.
 
 HTTP API ─┬─ EpisodeRoutes ── ClickHouse
-          └─ PatternRoutes ┐
-Leadership ── Runs ────────┼─ KV patterns; Trail ── RL_LEARNING
-                           ├─ StoredEpisodes ── ClickHouse
-                           └─ questions.ask ── mining_process, one a run ── ClickHouse
+          └─ PatternRoutes, PlanRoutes ┐
+Leadership ─┬─ Runs ───────────────────┼─ KV patterns, plans; Trail ── RL_LEARNING
+            │                          ├─ StoredEpisodes, Effects ── ClickHouse
+            │                          └─ questions.ask ── mining_process, one a run ── ClickHouse
+            └─ Plans ─┬─ Drafting
+                      └─ Executing ── Deployer, Coordinator: HTTP
 """
 
 from __future__ import annotations
@@ -15,27 +17,36 @@ from importlib.util import find_spec
 
 from ratchet.analyst import metrics
 from ratchet.analyst.clickhouse_episodes import StoredEpisodes
+from ratchet.analyst.drafting import Drafting
+from ratchet.analyst.effects import Effects, stored_episodes
+from ratchet.analyst.executing import Executing
 from ratchet.analyst.http_api import PatternRoutes, http_app
+from ratchet.analyst.http_clients import Coordinator, Deployer, peer
 from ratchet.analyst.http_episodes import EpisodeRoutes
+from ratchet.analyst.http_plans import PlanRoutes
 from ratchet.analyst.kv_patterns import LEADER, PatternStore
+from ratchet.analyst.kv_plans import PlanStore
 from ratchet.analyst.nats_trail import Trail
+from ratchet.analyst.plans import LOOK_S as PLANS_LOOK_S, Plans
 from ratchet.analyst.questions import Place, ask
 from ratchet.analyst.runs import LOOK_S, Runs
 from ratchet.analyst.settings import Settings
 from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
-from ratchet.core.contract.learning import PATTERNS, PLANS, AdaptationPlan, Pattern
+from ratchet.core.contract.learning import PATTERNS, AdaptationPlan, Pattern
 from ratchet.core.contract.state import POLICIES, Route
 from ratchet.core.errors import MissingExtra
 from ratchet.core.rules.redaction import rules_digest
 from ratchet.core.service.authentication import Authentication
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.http import HttpServer
+from ratchet.core.service.http_client import AsyncApiClient
 from ratchet.core.service.keys import known_keys
 from ratchet.core.service.leadership import Election, Leader, Leadership, WhileLeading
 from ratchet.core.service.runtime import App, Periodic
 from ratchet.core.service.same_site import Sites
 from ratchet.core.stores.audit_store import audit_log_of
+from ratchet.core.stores.history import History
 from ratchet.core.stores.message_bodies import StoredBodies
 from ratchet.core.stores.trajectories import StoredTrajectories
 from ratchet.core.stores.warehouse import Warehouse
@@ -55,18 +66,24 @@ async def build(settings: Settings) -> AsyncIterator[App]:
         closing.push_async_callback(bus.close)
         warehouse = await Warehouse.connect(settings.shared)
         closing.push_async_callback(warehouse.close)
-        yield assembled(settings, bus, warehouse)
+        chosen = settings.key or settings.shared.service_key
+        key = chosen.get_secret_value() if chosen else None
+        deployer = await closing.enter_async_context(AsyncApiClient(peer("deployer", settings.deployer_url, key)))
+        coordinator = await closing.enter_async_context(
+            AsyncApiClient(peer("coordinator", settings.coordinator_url, key))
+        )
+        yield assembled(settings, bus, warehouse, Deployer(deployer), Coordinator(coordinator))
 
 
-def assembled(settings: Settings, bus: Bus, warehouse: Warehouse) -> App:
+def assembled(settings: Settings, bus: Bus, warehouse: Warehouse, deployer: Deployer, coordinator: Coordinator) -> App:
     """The service on open connections."""
 
     async def connected() -> Bus:
         return bus
 
     async def plans_of(role: str, pattern_id: str) -> list[AdaptationPlan]:
-        entries = await plans.items(lambda key: key.partition(".")[0] == role)
-        return [entry.value for entry in entries.values() if entry.value.pattern_id == pattern_id]
+        entries = await plans.every(lambda name: name == role)
+        return [entry.value for entry in entries if entry.value.pattern_id == pattern_id]
 
     async def stable(role: str) -> str | None:
         entry = await routes.get(role)
@@ -74,22 +91,30 @@ def assembled(settings: Settings, bus: Bus, warehouse: Warehouse) -> App:
 
     async def look() -> None:
         await runs.look()
-        held = await plans.items()
-        metrics.count([entry.value for entry in await store.every()], [entry.value for entry in held.values()])
+        held = await plans.every()
+        metrics.count([entry.value for entry in await store.every()], [entry.value for entry in held])
 
     async def open_patterns(role: str) -> list[Pattern]:
         entries = await store.every(lambda name: name == role)
         return [entry.value for entry in entries if entry.value.state == "open"]
 
-    plans, store, trail = Bucket(bus, PLANS, AdaptationPlan), PatternStore(bus), Trail(bus)
+    def look_after_plans() -> Periodic:
+        episodes = stored_episodes(stored)
+        drafting = Drafting(deployer, coordinator, History(warehouse), episodes)
+        executing = Executing(deployer, coordinator, Effects(warehouse, episodes))
+        roles = frozenset(settings.self_approved)
+        leading = Plans(plans, store, trail, drafting, executing, audit, roles, bus.now)
+        return Periodic(PLANS_LOOK_S, leading.look, "look after plans")
+
+    plans, store, trail, stored = PlanStore(bus), PatternStore(bus), Trail(bus), StoredEpisodes(warehouse)
     routes, shared = Bucket(bus, POLICIES, Route), settings.shared
     keys = known_keys(settings.shared, NAME, connected)
     url = f"http://{shared.http_host}:{settings.port}"
     leadership = Leadership(ELECTION, Bucket(bus, PATTERNS, Leader), url)
     place = Place(url=shared.clickhouse_url, database=shared.clickhouse_database, timeout_s=shared.clickhouse_timeout_s)
-    runs = Runs(store, trail, leadership, StoredEpisodes(warehouse), ask, stable, place, bus.now)
-    episodes = EpisodeRoutes(StoredTrajectories(warehouse), open_patterns)
-    api = http_app([PatternRoutes(store, trail, runs, plans_of, bus.now), episodes])
+    runs = Runs(store, trail, leadership, stored, ask, stable, place, bus.now)
+    looks, decisions = PatternRoutes(store, trail, runs, plans_of, bus.now), PlanRoutes(plans, store, trail, bus.now)
+    api = http_app([looks, decisions, EpisodeRoutes(StoredTrajectories(warehouse), open_patterns)])
     audit = api.audit = audit_log_of(settings.shared, bus, NAME)
     server = HttpServer(
         Authentication(api, keys.caller_of),
@@ -99,6 +124,7 @@ def assembled(settings: Settings, bus: Bus, warehouse: Warehouse) -> App:
         tls_file=settings.shared.tls_file,
     )
     looking = WhileLeading(leadership, lambda: Periodic(LOOK_S, look, "look at roles"))
+    adapting = WhileLeading(leadership, look_after_plans)
     checks = {"broker": bus.check, "warehouse": warehouse.check, "keys": keys.ready, "leader": leadership.check}
     notes = {"unreadable_keys": keys.check, "audit": audit.check}
-    return App(NAME, [audit, keys, leadership, looking, server], checks, notes=notes)
+    return App(NAME, [audit, keys, leadership, looking, adapting, server], checks, notes=notes)

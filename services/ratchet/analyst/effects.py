@@ -7,14 +7,17 @@ a pattern was picked because it was bad.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 import numpy as np
 
+from ratchet.analyst.clickhouse_episodes import Rated, StoredEpisodes
 from ratchet.analyst.domain.plan import HIGHER_IS_BETTER, LOWER_IS_BETTER
 from ratchet.analyst.mining.base import KNOWN_BEFORE, Episodes, Floats, Mask
+from ratchet.analyst.mining.features import EpisodeBuilder
 from ratchet.core.contract.learning import AdaptationPlan, ArmEffect, Trigger
 from ratchet.core.rules.arms import CANARY, STABLE
 from ratchet.core.rules.confidence import Limits, ShareArms, ShareCosts, limits_of, mean_limits_of
@@ -42,6 +45,29 @@ STARTS = """
     INNER JOIN (SELECT DISTINCT trajectory_id, recorded_as FROM trajectories WHERE role = {role:String}) AS t
     ON t.recorded_as = s.trajectory_id
 """
+
+
+def stored_episodes(stored: StoredEpisodes) -> EpisodesOf:
+    """Episodes of what the warehouse has."""
+
+    async def read(role: str, since: datetime, until: datetime, keep: Sequence[Trigger]) -> Episodes:
+        builder = EpisodeBuilder(keep)
+        async for page in stored.window(role, since, until):
+            await asyncio.to_thread(_add, builder, page)
+        return await asyncio.to_thread(builder.build)
+
+    return read
+
+
+def _add(builder: EpisodeBuilder, page: Sequence[Rated]) -> None:
+    for rated in page:
+        builder.add(
+            rated.trajectory,
+            reward=rated.reward,
+            components=rated.components,
+            feedback=rated.has_feedback,
+            documents=rated.documents,
+        )
 
 
 @dataclass(frozen=True)

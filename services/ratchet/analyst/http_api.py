@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from pydantic import Field
 
 from ratchet.analyst.http_episodes import EpisodeRoutes
+from ratchet.analyst.http_plans import PlanRoutes, RoleName
 from ratchet.analyst.kv_patterns import PatternStore
 from ratchet.analyst.nats_trail import Trail
 from ratchet.analyst.runs import Runs
@@ -23,7 +24,6 @@ from ratchet.core.contract.http.analyst import AnalysisIn, AnalysisOut, Decision
 from ratchet.core.contract.learning import AdaptationPlan, Pattern
 from ratchet.core.errors import BadRequest, NotFound, WrongState
 from ratchet.core.rules.access import Caller, KeyScope, RoleSet
-from ratchet.core.rules.arms import ROLE
 from ratchet.core.service.control_api import ControlApi
 
 ERRORS: Mapping[int, str] = {
@@ -37,7 +37,6 @@ REFUSED: Mapping[int, str] = {
     **UNKNOWN,
     409: "Its state does not allow it, or another writer changed it meanwhile.",
 }
-RoleName = Annotated[str, Field(pattern=f"^{ROLE.pattern}$", description="A role.")]
 PatternState = Annotated[str, Field(pattern="^(open|closed|dismissed)$", description="Only of this state.")]
 
 
@@ -140,4 +139,5 @@ def http_app(routes: Sequence[Routes]) -> ControlApi:
 def described_api() -> ControlApi:
     """The application for its document alone: nothing stands behind its routes."""
     unused: Any = None
-    return http_app([PatternRoutes(unused, unused, unused, unused, unused), EpisodeRoutes(unused, unused)])
+    patterns = PatternRoutes(unused, unused, unused, unused, unused)
+    return http_app([patterns, PlanRoutes(unused, unused, unused, unused), EpisodeRoutes(unused, unused)])

@@ -15,7 +15,6 @@ from pydantic import Field
 from ratchet.analyst.domain.plan import EXECUTING, REJECTED, approved, stepped
 from ratchet.analyst.domain.report import weekly_report
 from ratchet.analyst.domain.trail import step_event
-from ratchet.analyst.http_api import REFUSED, RoleName
 from ratchet.analyst.kv_patterns import PatternStore
 from ratchet.analyst.kv_plans import PlanStore
 from ratchet.analyst.nats_trail import Trail
@@ -24,10 +23,16 @@ from ratchet.core.contract.http.analyst import DecisionIn, LearningReportOut, Pl
 from ratchet.core.contract.learning import PLAN_STATES, AdaptationPlan
 from ratchet.core.errors import BadRequest, NotFound, WrongState
 from ratchet.core.rules.access import Caller, KeyScope, RoleSet
+from ratchet.core.rules.arms import ROLE
 from ratchet.core.service.control_api import ControlApi
 
 UNKNOWN = {404: "There is no such plan."}
-DECIDED = {**REFUSED, **UNKNOWN}
+DECIDED = {
+    **UNKNOWN,
+    400: "The body is not what this document says.",
+    409: "Its state does not allow it, or another writer changed it meanwhile.",
+}
+RoleName = Annotated[str, Field(pattern=f"^{ROLE.pattern}$", description="A role.")]
 PlanState = Annotated[str, Field(pattern=f"^({'|'.join(PLAN_STATES)})$", description="Only of this state.")]
 
 

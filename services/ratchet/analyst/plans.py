@@ -6,7 +6,6 @@ from what is written: a step that a kill kept from the trail is published by the
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -34,21 +33,21 @@ from ratchet.analyst.kv_patterns import PatternStore
 from ratchet.analyst.kv_plans import PlanStore
 from ratchet.analyst.nats_trail import Trail
 from ratchet.bus.kv import Entry
-from ratchet.bus.tasks import UntilStopped
 from ratchet.core.contract.learning import AdaptationPlan, Pattern
-from ratchet.core.errors import Conflict, RatchetError, Unavailable
+from ratchet.core.errors import Conflict, RatchetError
 from ratchet.core.service.audit import Act, AuditLog, By
 
 log = structlog.get_logger()
 
 LOOK_S = 5.0
+"""Between two looks at all plans."""
 KNOWN_FOR = timedelta(days=1)
 """How long after a plan's end an analyst that begins to lead looks whether its steps are in the trail."""
 
 
 @dataclass
 class Plans:
-    """A component."""
+    """What an analyst does with plans while it leads; one that leads anew has a new one."""
 
     store: PlanStore
     patterns: PatternStore
@@ -59,26 +58,8 @@ class Plans:
     self_approved: frozenset[str]
     """Roles whose low-risk plans run by themselves."""
     now: Callable[[], datetime]
-    look_s: float = LOOK_S
     _reported: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]], init=False)
     _caught_up: bool = field(default=False, init=False)
-    _working: UntilStopped = field(default_factory=UntilStopped, init=False)
-
-    async def run(self) -> None:
-        """Look after plans until stopped."""
-        await self._working.run(self._work())
-
-    async def stop(self) -> None:
-        """Return from `run`."""
-        self._working.stop()
-
-    async def _work(self) -> None:
-        while True:
-            try:
-                await self.look()
-            except Unavailable as error:
-                log.warning("plans have to wait", reason=str(error))
-            await asyncio.sleep(self.look_s)
 
     async def look(self) -> None:
         """Go through all plans once. Raises `Unavailable`."""
