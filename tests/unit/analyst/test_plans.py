@@ -1,0 +1,233 @@
+"""The loop of plans and their HTTP API: drafted once, approved by people or by rule, each step once in the trail."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from ratchet.analyst.drafting import Drafting
+from ratchet.analyst.effects import Effects
+from ratchet.analyst.executing import Executing
+from ratchet.analyst.http_api import http_app
+from ratchet.analyst.http_plans import PlanRoutes
+from ratchet.analyst.kv_patterns import PatternStore
+from ratchet.analyst.kv_plans import PlanStore
+from ratchet.analyst.mining.base import Episodes
+from ratchet.analyst.nats_trail import Trail
+from ratchet.analyst.plans import Plans
+from ratchet.bus.testing import FakeBroker, FakeBus
+from ratchet.bus.testing.broker import Killed
+from ratchet.core.contract import LearningEvent
+from ratchet.core.contract.audit import AuditEntry
+from ratchet.core.contract.learning import AdaptationPlan, Pattern, Trigger
+from ratchet.core.rules.access import ANYONE, Caller
+from ratchet.core.service.asgi import CALLER, IDENTIFY
+from ratchet.core.service.audit import AuditLog
+from ratchet.core.stores.history import History
+from tests.support.adaptation import NOW, Programs, pattern_of
+from tests.support.fake_bus import fake_broker
+
+OPERATOR = Caller("key_o", "ann", frozenset({"operate:shop"}))
+VIEWER = Caller("key_v", "val", frozenset({"view:shop"}))
+OTHER = Caller("key_s", "sam", frozenset({"operate:other"}))
+BY_DOMAIN = (Trigger(attribute="domain", value="orders"),)
+
+
+class NoRows:
+    """A warehouse without trajectories."""
+
+    async def rows(self, sql: str, parameters: object = None) -> list[dict[str, Any]]:
+        return []
+
+
+async def no_episodes(role: str, since: datetime, until: datetime, keep: Sequence[Trigger]) -> Episodes:
+    empty = np.zeros(0)
+    return Episodes((), np.zeros(0, dtype=np.uint64), empty, {"failure": empty}, {}, {})
+
+
+class World:
+    """A broker, deployer and coordinator; analysts come and go."""
+
+    def __init__(self) -> None:
+        self.broker: FakeBroker = fake_broker(lambda: NOW)
+        self.bus = FakeBus(self.broker)
+        self.programs = Programs()
+        self.store, self.patterns, self.trail = PlanStore(self.bus), PatternStore(self.bus), Trail(self.bus)
+
+    def analyst(self, *self_approved: str) -> Plans:
+        """One that leads."""
+        warehouse: Any = NoRows()
+        deployer, coordinator = self.programs.deployer(), self.programs.coordinator()
+        drafting = Drafting(deployer, coordinator, History(warehouse), no_episodes)
+        executing = Executing(deployer, coordinator, Effects(warehouse, no_episodes))
+        audit = AuditLog(self.bus, "analyst")
+        roles = frozenset(self_approved)
+        return Plans(self.store, self.patterns, self.trail, drafting, executing, audit, roles, lambda: NOW)
+
+    async def open(self, pattern: Pattern) -> None:
+        await self.patterns.put(pattern, None)
+
+    async def plans(self) -> list[AdaptationPlan]:
+        return [entry.value for entry in await self.store.every()]
+
+    async def steps(self) -> list[str]:
+        """What the trail has of plans."""
+        return [event.what for event in await self.trail.read("shop", lambda event: event.plan_id is not None)]
+
+    @asynccontextmanager
+    async def served(self, caller: Caller = ANYONE) -> AsyncIterator[httpx.AsyncClient]:
+        api = http_app([PlanRoutes(self.store, self.patterns, self.trail, lambda: NOW)])
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            async def identify() -> Caller:
+                return caller
+
+            await api({**scope, CALLER: caller, IDENTIFY: identify}, receive, send)
+
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://there") as client:
+            yield client
+
+    async def decided(self, caller: Caller, verb: str, body: dict[str, Any]) -> httpx.Response:
+        [plan] = await self.plans()
+        async with self.served(caller) as client:
+            return await client.post(f"/v1/plans/shop/{plan.plan_id}/{verb}", json=body)
+
+
+@pytest.fixture
+async def world() -> World:
+    world = World()
+    await world.open(pattern_of())
+    return world
+
+
+async def test_an_open_pattern_gets_one_draft_which_waits(world: World) -> None:
+    await world.analyst().look()
+    await world.analyst("other").look()
+    [plan] = await world.plans()
+    assert (plan.state, plan.change.kind, plan.pattern_id) == ("draft", "bundle", pattern_of().pattern_id)
+    assert await world.steps() == ["plan_draft"]
+    assert world.programs.asked == []
+
+
+async def test_a_low_risk_plan_runs_by_itself_where_a_role_is_named() -> None:
+    world = World()
+    await world.open(pattern_of(triggers=BY_DOMAIN))
+    for _ in range(2):
+        await world.analyst("shop").look()
+    [plan] = await world.plans()
+    assert (plan.state, plan.approvals[0].by, plan.policy) == ("executing", "policy", "shop@2-abababab")
+    assert await world.steps() == ["plan_draft", "plan_approved", "plan_executing"]
+    [entry] = world.bus.published(AuditEntry)
+    assert (entry.act, entry.actor, entry.outcome) == ("approve_plan", "policy", "asked")
+
+
+async def test_a_riskier_plan_waits_for_a_person_even_there(world: World) -> None:
+    for _ in range(2):
+        await world.analyst("shop").look()
+    assert [(plan.state, plan.risk) for plan in await world.plans()] == [("draft", "medium")]
+
+
+async def test_an_approved_plan_is_carried_out(world: World) -> None:
+    analyst = world.analyst()
+    await analyst.look()
+    answer = await world.decided(OPERATOR, "approve", {})
+    assert answer.status_code == 200
+    assert answer.json()["plan"]["approvals"][0]["by"] == "ann (key_o)"
+    await analyst.look()
+    assert [plan.policy for plan in await world.plans()] == ["shop@2-abababab"]
+
+
+@pytest.mark.parametrize("caller", [VIEWER, OTHER])
+@pytest.mark.parametrize("verb", ["approve", "reject"])
+async def test_who_may_not_steer_rollouts_decides_nothing(world: World, caller: Caller, verb: str) -> None:
+    await world.analyst().look()
+    assert (await world.decided(caller, verb, {"reason": "no"})).status_code == 403
+    assert [plan.state for plan in await world.plans()] == ["draft"]
+
+
+async def test_a_plan_is_rejected_with_a_reason_and_not_drafted_again(world: World) -> None:
+    analyst = world.analyst()
+    await analyst.look()
+    assert (await world.decided(OPERATOR, "reject", {})).status_code == 400
+    assert (await world.decided(OPERATOR, "reject", {"reason": "we  know"})).status_code == 200
+    await analyst.look()
+    assert [(plan.state, plan.history[-1].reason) for plan in await world.plans()] == [("rejected", "we know")]
+
+
+async def test_a_decision_is_made_once(world: World) -> None:
+    await world.analyst().look()
+    assert (await world.decided(OPERATOR, "approve", {})).status_code == 200
+    again = await world.decided(OPERATOR, "approve", {})
+    assert again.status_code == 409
+    assert "is approved, and cannot become approved" in again.json()["error"]["message"]
+
+
+async def test_a_draft_of_a_dismissed_pattern_is_void(world: World) -> None:
+    analyst = world.analyst()
+    await analyst.look()
+    entry = await world.patterns.get("shop", pattern_of().pattern_id)
+    assert entry is not None
+    await world.patterns.put(pattern_of(state="dismissed"), entry.revision)
+    await analyst.look()
+    assert [plan.state for plan in await world.plans()] == ["rejected"]
+
+
+@pytest.mark.parametrize("after_effect", [False, True])
+async def test_a_kill_at_any_write_carries_a_plan_out_once(after_effect: bool) -> None:
+    kills = 0
+    for number in range(1, 12):
+        world = World()
+        await world.open(pattern_of(triggers=BY_DOMAIN))
+        world.broker.faults.at = world.broker.faults.writes + number
+        world.broker.faults.after_effect = after_effect
+        with suppress(Killed):
+            for _ in range(3):
+                await world.analyst("shop").look()
+        kills += world.broker.faults.writes >= world.broker.faults.at
+        for _ in range(3):
+            await world.analyst("shop").look()
+        [plan] = await world.plans()
+        assert (plan.state, plan.policy) == ("executing", "shop@2-abababab"), number
+        assert len(world.programs.versions) == 2, number
+        assert sorted(await world.steps()) == ["plan_approved", "plan_draft", "plan_executing"], number
+    assert kills >= 8
+
+
+async def test_one_plan_that_cannot_go_on_holds_up_no_other(world: World) -> None:
+    await world.open(pattern_of(pattern_id="2" * 32, action="note"))
+    world.programs.lost = True
+    analyst = world.analyst("shop")
+    for _ in range(2):
+        await analyst.look()
+    assert sorted(plan.state for plan in await world.plans()) == ["draft", "validated"]
+
+
+async def test_a_report_is_published_once_a_week(world: World) -> None:
+    for _ in range(2):
+        await world.analyst().look()
+
+    def is_report(event: LearningEvent) -> bool:
+        return event.what == "weekly_report"
+
+    assert len(await world.trail.read("shop", is_report)) == 1
+    async with world.served(VIEWER) as client:
+        report = (await client.get("/v1/learning/shop/report")).json()
+    assert report["markdown"].startswith("# What shop learned")
+
+
+async def test_plans_are_listed_by_role_and_state(world: World) -> None:
+    await world.analyst().look()
+    async with world.served(VIEWER) as client:
+        drafts = (await client.get("/v1/plans", params={"role": "shop", "state": "draft"})).json()["plans"]
+        assert len(drafts) == 1
+        assert (await client.get("/v1/plans", params={"state": "validated"})).json()["plans"] == []
+        assert (await client.get(f"/v1/plans/shop/{drafts[0]['plan_id']}")).json()["pattern"]["count"] == 80
+        assert (await client.get("/v1/plans/shop/nothing")).status_code == 404
+    async with world.served(OTHER) as client:
+        assert (await client.get("/v1/plans")).json()["plans"] == []
