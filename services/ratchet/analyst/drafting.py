@@ -9,7 +9,7 @@ import numpy as np
 
 from ratchet.analyst.domain.proposal import Material
 from ratchet.analyst.effects import ENTRY, EpisodesOf
-from ratchet.analyst.http_clients import Coordinator, Deployer
+from ratchet.analyst.http_clients import Coordinator, Deployer, serving
 from ratchet.analyst.mining.base import Episodes, Mask
 from ratchet.core.contract.bundle import NO_BUNDLE
 from ratchet.core.contract.http.jobs import PlanOut
@@ -39,8 +39,7 @@ class Drafting:
             return Material(training=await self._training(pattern.role))
         if kind not in ("bundle", "held_out_tasks"):
             return Material()
-        route = (await self.deployer.policies(pattern.role)).route
-        stable = route.stable if route is not None else None
+        stable = serving(await self.deployer.policies(pattern.role))
         bundle = await self.deployer.bundle(pattern.role, stable.version) if stable is not None else NO_BUNDLE
         succeeded, failed = await self._runs(pattern)
         return Material(stable.name if stable is not None else None, bundle, succeeded, failed)

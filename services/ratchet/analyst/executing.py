@@ -26,7 +26,7 @@ from ratchet.analyst.domain.plan import (
     verdict_of,
 )
 from ratchet.analyst.effects import Effects, why_unmeasurable
-from ratchet.analyst.http_clients import Coordinator, Deployer
+from ratchet.analyst.http_clients import Coordinator, Deployer, serving
 from ratchet.core.contract.bundle import Bundle
 from ratchet.core.contract.http.rollouts import RolePoliciesOut, RolloutOut
 from ratchet.core.contract.learning import LONGEST_STATEMENT, AdaptationPlan
@@ -101,7 +101,7 @@ class Executing:
     async def _begin(self, plan: AdaptationPlan, now: datetime) -> AdaptationPlan:
         """Write down what is about to be asked for. A bundle was made from a policy, which has to serve still."""
         known = await self.deployer.policies(plan.role)
-        stable = known.route.stable if known.route is not None else None
+        stable = serving(known)
         if plan.change.bundle is not None and (stable.name if stable else None) != plan.change.base:
             now_serves = stable.name if stable else "none"
             why = f"it was made from {plan.change.base}, and the stable policy is {now_serves} by now"

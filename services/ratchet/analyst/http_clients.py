@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from ratchet.analyst.domain.plan import ANALYST
-from ratchet.core.contract.bundle import NO_BUNDLE, Bundle
+from ratchet.core.contract.bundle import Bundle
 from ratchet.core.contract.http.jobs import DatasetIn, JobIn, JobOut, PlanOut
 from ratchet.core.contract.http.rollouts import ActIn, BundleIn, BundleOut, RolePoliciesOut, RolloutOut
 from ratchet.core.contract.learning import AdaptationPlan
-from ratchet.core.contract.state import PolicyVersion
+from ratchet.core.contract.state import PolicyVersion, ServedPolicy
 from ratchet.core.contract.training import TrainingConfig
 from ratchet.core.errors import Conflict, NotFound, Unavailable
 from ratchet.core.service.http_client import AsyncApiClient, Peer, bearer
@@ -19,6 +19,12 @@ from ratchet.core.service.http_client import AsyncApiClient, Peer, bearer
 def peer(name: str, url: str, api_key: str | None) -> Peer:
     """One of them. What a key does not allow may be allowed later: it is no fault of a plan."""
     return Peer(f"the {name}", url, bearer(api_key), errors={401: Unavailable, 403: Unavailable})
+
+
+def serving(known: RolePoliciesOut) -> ServedPolicy | None:
+    """The policy that serves; None where calls go on as agents send them, which is version 0 as well."""
+    stable = known.route.stable if known.route is not None else None
+    return stable if stable is not None and stable.version > 0 else None
 
 
 def reason_of(plan: AdaptationPlan) -> str:
@@ -41,8 +47,6 @@ class Deployer:
 
     async def bundle(self, role: str, version: int) -> Bundle:
         """What a version changes of calls."""
-        if version == 0:
-            return NO_BUNDLE
         return (await self.client.ask("GET", f"/v1/policies/{_segment(role)}/{version}/bundle", BundleOut)).bundle
 
     async def register(self, plan: AdaptationPlan, bundle: Bundle) -> PolicyVersion:

@@ -67,6 +67,12 @@ async def test_a_plan_is_void_once_another_policy_serves() -> None:
     assert programs.asked == []
 
 
+async def test_version_0_is_what_calls_were_before_the_role_had_any() -> None:
+    programs = Programs(versions=[version_of(0, "stable")], bundles={})
+    plan = await to_rest(executing(programs), approved_plan(plan_of(material=Material())))
+    assert (plan.state, plan.change.base) == ("executing", None)
+
+
 @pytest.mark.parametrize("stage", ["registered", "refused", "rolled_back"])
 async def test_a_bundle_whose_answer_was_lost_is_not_registered_twice(stage: str) -> None:
     programs = Programs(lost=True)
