@@ -134,7 +134,7 @@ def test_mining_finds_no_failures_where_none_are_planted() -> None:
     assert wrong == []
 
 
-def test_statement_says_which_trajectories_and_by_how_much() -> None:
+def test_statement_names_trajectories_and_the_difference() -> None:
     finding = next(finding for finding in mined().findings if finding.hypothesis.triggers == WEEKS)
     words = worded(finding)
     assert words.statement.startswith('Trajectories asked with the word "weeks" fail ')
