@@ -16,9 +16,9 @@ import numpy as np
 from ratchet.analyst.clickhouse_episodes import StoredEpisodes
 from ratchet.analyst.domain.looking import Mined
 from ratchet.analyst.domain.patterns import Seen, pattern_id_of
+from ratchet.analyst.mining.again import measure_again
 from ratchet.analyst.mining.base import KNOWN_BEFORE, Episodes, Finding
 from ratchet.analyst.mining.features import EpisodeBuilder
-from ratchet.analyst.mining.measure import measure_again
 from ratchet.analyst.mining.mine import mine
 from ratchet.analyst.mining.wording import worded
 from ratchet.analyst.questions import Question

@@ -117,5 +117,7 @@ def _measured(outcome: Outcome, pattern: Pattern, seen: Seen | None, windows: Wi
 
 
 def _is_there(pattern: Pattern, effect: Effect) -> bool:
-    """Whether the interval of its effect still lies on its side of zero."""
+    """Whether the interval of its effect still lies on its side of zero; of what is rare, reaches where it lay."""
+    if pattern.effect.measure == "share":
+        return effect.low <= pattern.effect.high
     return effect.low > 0 if pattern.effect.value > 0 else effect.high < 0

@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 
@@ -55,12 +55,17 @@ def _never_used(before: Episodes, now: Episodes) -> Iterator[Hypothesis]:
     offered = now.members["offered"].values if "offered" in now.members else ()
     unused = 0
     for tool in offered:
-        trigger, called = Trigger(attribute="offered", value=tool), partial(_called, tool)
-        sides = [window.matching([trigger]) & (window.part() == FORMING) for window in (before, now)]
-        calls = sum(float(called(window)[side].sum()) for window, side in zip((before, now), sides, strict=True))
+        claim = _unused(tool)
+        sides = [window.matching(claim.triggers) & (window.part() == FORMING) for window in (before, now)]
+        calls = sum(float(_called(tool, window)[side].sum()) for window, side in zip((before, now), sides, strict=True))
         if calls == 0 and min(map(np.count_nonzero, sides)) >= FEWEST and unused < MOST_TOOLS:
             unused += 1
-            yield Hypothesis("behavior", TOOL_NEVER_USED, "share", (trigger,), value=called, rare=RARE)
+            yield claim
+
+
+def _unused(tool: str) -> Hypothesis:
+    trigger = Trigger(attribute="offered", value=tool)
+    return Hypothesis("behavior", TOOL_NEVER_USED, "share", (trigger,), value=partial(_called, tool), rare=RARE)
 
 
 def _called(tool: str, episodes: Episodes) -> Floats:
@@ -77,10 +82,14 @@ def _longer(pool: Pool) -> Iterator[Hypothesis]:
 
 def _diverging(pool: Pool, before: Episodes, now: Episodes) -> Iterator[Hypothesis]:
     for name in sorted(set(before.components) & set(now.components)):
-        trigger, value = Trigger(attribute="component", value=name), partial(_against_others, name)
-        claim = Hypothesis("behavior", COMPONENT_DIVERGED, "reward", (trigger,), between_windows=True, value=value)
+        claim = _diverged(name)
         if rises(pool, claim) >= FORMED_Z:
             yield claim
+
+
+def _diverged(component: str) -> Hypothesis:
+    trigger, value = Trigger(attribute="component", value=component), partial(_against_others, component)
+    return Hypothesis("behavior", COMPONENT_DIVERGED, "reward", (trigger,), between_windows=True, value=value)
 
 
 def _against_others(name: str, episodes: Episodes) -> Floats:
@@ -93,3 +102,7 @@ def _against_others(name: str, episodes: Episodes) -> Floats:
     count = known.sum(axis=0)
     mean = np.where(known, others, 0.0).sum(axis=0) / np.maximum(count, 1)
     return np.where(count > 0, own - mean, np.nan)
+
+
+RESTORED: Mapping[str, Callable[[str], Hypothesis]] = {TOOL_NEVER_USED: _unused, COMPONENT_DIVERGED: _diverged}
+"""Finding -> its claim about a tool or a component: those whose value no measure holds."""

@@ -1,4 +1,4 @@
-"""By how much episodes that match triggers differ from the others, and an existing pattern measured again."""
+"""By how much episodes that match triggers differ from the others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 from scipy.special import bdtr, betaincinv, ndtri, stdtrit
 
 from ratchet.analyst.mining.base import Codes, Episodes, Floats, Hypothesis, Mask
-from ratchet.core.contract.learning import Effect, Pattern
 
 UNBOUNDED = frozenset({"cost_usd", "latency_ms", "tokens", "calls", "answer_chars"})
 """Measures whose values are clipped at the `TAIL` and `1 - TAIL` quantile of their window: a single trajectory that
@@ -161,28 +160,3 @@ def difference(sample: Sample) -> Difference:
     by_subject = np.bincount(sample.subject, influence)
     subjects = len(np.unique(sample.subject[sample.group]))
     return Difference(float(means[1] - means[0]), float(np.sqrt(by_subject @ by_subject)), subjects)
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """A pattern in a window."""
-
-    share: float
-    count: int
-    effect: Effect | None
-    """None where the window cannot tell: nothing matches, everything does, or the measure is unknown."""
-
-
-def measure_again(pattern: Pattern, before: Episodes, now: Episodes) -> Measured:
-    """An existing pattern in the window `now`; one of drift against the window `before`."""
-    drifted = pattern.kind == "drift"
-    hypothesis = Hypothesis(pattern.kind, pattern.finding, pattern.effect.measure, pattern.triggers, drifted)
-    windows = (before, now) if drifted else (now,)
-    pool = Pool.of(*((episodes, np.ones(len(episodes), dtype=np.bool_)) for episodes in windows))
-    count = int(np.count_nonzero(now.matching(pattern.triggers)))
-    share = count / max(1, len(now))
-    differs = difference(pool.sample(hypothesis))
-    if np.isnan(differs.value):
-        return Measured(share, count, None)
-    low, high = differs.interval()
-    return Measured(share, count, Effect(measure=pattern.effect.measure, value=differs.value, low=low, high=high))
