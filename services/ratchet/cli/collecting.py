@@ -236,17 +236,15 @@ def _template(line: bytes, named: str) -> Template:
         template = decode(line, Template)
     except msgspec.DecodeError as error:
         raise Rejected(f"{named} is not a template: {error}") from error
-    used = set(itertools.chain(*(_PLACEHOLDER.findall(text) for text in _texts(template))))
+    used = set(
+        itertools.chain(*(_PLACEHOLDER.findall(text) for text in (template.instruction, *template.inputs.values())))
+    )
     missing = sorted(name for name in used if not template.values.get(name))
     if missing:
         raise Rejected(f"{named}: {', '.join(missing)} has no values")
     if unused := sorted({*template.values} - used):
         raise Rejected(f"{named}: nothing uses the values of {', '.join(unused)}")
     return template
-
-
-def _texts(template: Template) -> list[str]:
-    return [template.instruction, *template.inputs.values()]
 
 
 def _filled(text: str, values: dict[str, str]) -> str:
