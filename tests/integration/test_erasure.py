@@ -111,13 +111,13 @@ async def rows_with(warehouse: Warehouse, text: str) -> dict[str, int]:
     return {table: number for table, number in counts.items() if number}
 
 
-def erasure_of(kind: str, ref: str, role: str | None = None) -> Erasure:
+def erasure_of(kind: str, ref: str) -> Erasure:
     at = datetime.now(UTC)
     return Erasure(
         erasure_id=named_id("erasure", kind, ref),
         kind=kind,
         ref=ref,
-        role=role,
+        role=None,
         asked_by="test",
         asked_at=at,
         phase=ASKED,
