@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from ratchet.analyst.clickhouse_episodes import Rated
 from ratchet.analyst.episodes import Known, episode_of
-from ratchet.analyst.mining.features import EpisodeBuilder
 from ratchet.core.contract.http.analyst import EpisodeOut
 from ratchet.core.contract.learning import Pattern
 from ratchet.core.errors import NotFound
@@ -58,13 +58,11 @@ def _shown(known: Known, patterns: Sequence[Pattern]) -> EpisodeOut:
 
 def matching(known: Known, patterns: Sequence[Pattern]) -> list[Pattern]:
     """Those whose triggers all hold of the trajectory. A pattern without any is about the role, not about it."""
+    # scipy comes with the extra `analyst`: who prints the document of this API needs none.
+    from ratchet.analyst.mining.features import EpisodeBuilder  # noqa: PLC0415
+
     builder = EpisodeBuilder(keep=[trigger for pattern in patterns for trigger in pattern.triggers])
-    newest = known.rewards[-1] if known.rewards else None
-    builder.add(
-        known.trajectory,
-        reward=newest.total_reward if newest else None,
-        components={name: part.score for name, part in newest.reward_components.items()} if newest else {},
-        feedback=bool(known.feedback),
-    )
+    documents = Rated(known.trajectory, None).documents
+    builder.add(known.trajectory, reward=None, components={}, feedback=bool(known.feedback), documents=documents)
     episodes = builder.build()
     return [pattern for pattern in patterns if pattern.triggers and episodes.matching(pattern.triggers).all()]

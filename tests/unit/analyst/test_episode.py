@@ -146,3 +146,9 @@ def test_advice_is_of_the_patterns_whose_triggers_all_hold() -> None:
     other = Trigger(attribute="tool", value="cancel")
     of_role, both, one_of_two = pattern(), pattern(domain, tool), pattern(domain, other)
     assert matching(known(), [of_role, both, one_of_two]) == [both]
+
+
+def test_advice_goes_by_retrieved_documents_too() -> None:
+    about_terms = pattern(Trigger(attribute="document", value="terms.pdf"))
+    assert matching(known(trajectory(labels={"documents": ["terms.pdf", "faq.md"]})), [about_terms]) == [about_terms]
+    assert matching(known(), [about_terms]) == []
