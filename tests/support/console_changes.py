@@ -21,6 +21,10 @@ def changes_scene(now: datetime) -> dict[str, Any]:
     """By `METHOD path`."""
     every, plan = patterns(now), plan_of(now)
     base = "/analyst/v1"
+
+    def of_state(asked: Any) -> PatternsOut:
+        return PatternsOut(patterns=[one for one in every if one.state == asked.query.get("state", one.state)])
+
     shown = {
         f"GET {base}/patterns/support/{one.pattern_id}": PatternOut(
             pattern=one, plans=[plan] if one.pattern_id == REFUNDS else []
@@ -28,9 +32,7 @@ def changes_scene(now: datetime) -> dict[str, Any]:
         for one in every
     }
     return {
-        f"GET {base}/patterns": lambda asked: PatternsOut(
-            patterns=[one for one in every if one.state == asked.query.get("state", one.state)]
-        ),
+        f"GET {base}/patterns": of_state,
         f"GET {base}/plans": PlansOut(plans=[plan]),
         f"GET {base}/plans/support/{PLAN}": PlanOut(plan=plan, pattern=every[0]),
         f"GET {base}/learning/support/events": TrailOut(events=events(now)),
