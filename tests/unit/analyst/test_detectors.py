@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.sparse import csc_array
 
 from ratchet.analyst.mining import behavior, clusters, drift
 from ratchet.analyst.mining.base import Column, Episodes, Finding, Hypothesis, Members
@@ -53,6 +54,27 @@ def test_cluster_is_named_by_what_distinguishes_it() -> None:
 def test_clusters_are_the_same_for_the_same_seed() -> None:
     first, second = clustered(), clusters.hypotheses(*windows(True), 1)
     assert [(claim.triggers, claim.terms) for claim in first] == [(claim.triggers, claim.terms) for claim in second]
+
+
+def test_rule_joins_triggers_where_neither_alone_leads_to_failure() -> None:
+    random = np.random.default_rng(3)
+    both = (Trigger(attribute="task_type", value="refund"), Trigger(attribute="term", value="weeks"))
+    claims = clusters.hypotheses(*(_crossed(random) for _ in range(2)), 1)
+    assert {frozenset(claim.triggers) for claim in claims} == {frozenset(both)}
+
+
+def _crossed(random: np.random.Generator) -> Episodes:
+    """Refunds, and questions with `weeks`; only what is both fails."""
+    refund, weeks = random.random(1000) < 0.4, random.random(1000) < 0.4
+    failure = (random.random(1000) < np.where(refund & weeks, 0.9, 0.05)).astype(np.float64)
+    return Episodes(
+        ids=tuple(str(number) for number in range(1000)),
+        subject=random.integers(0, 2**63, 1000, dtype=np.uint64),
+        ended_at=np.arange(1000.0),
+        measures={"failure": failure},
+        columns={"task_type": Column(refund.astype(np.int32), ("other", "refund"))},
+        members={"term": Members(csc_array(weeks[:, None]), ("weeks",))},
+    )
 
 
 def test_few_failures_form_no_clusters() -> None:
