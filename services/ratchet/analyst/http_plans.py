@@ -82,7 +82,7 @@ class PlanRoutes:
         if entry.value.state == EXECUTING:
             raise WrongState(
                 f"plan {plan_id} is being carried out: `ratchet rollout rollback {role}` ends its canary, and"
-                " `ratchet jobs cancel` its training"
+                " `ratchet cancel` its training"
             )
         return await self._write(entry, stepped(entry.value, REJECTED, self.now(), caller.actor(), reason))
 
