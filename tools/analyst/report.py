@@ -219,8 +219,8 @@ def _causes(causes: dict[int, Tally]) -> list[str]:
         )
     text = (
         "The columns with attributes: how often the cause is named. *Findings*: how many a run reports, of five. "
-        "*Intervals*: of findings about failures, how often the 95 % interval holds what was planted; they are those "
-        "that passed a test, so large ones are among them more often."
+        "*Intervals*: of findings about failures, how often the 95 % interval holds the true difference in risk; "
+        "they are those that passed a test, so large ones are among them more often."
     )
     return [*rows, "", text, ""]
 

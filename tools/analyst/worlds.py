@@ -44,6 +44,8 @@ class World:
     before: Episodes
     now: Episodes
     planted: tuple[Planted, ...]
+    risk: Floats
+    """Chance of failing of each episode of the later window (n,)."""
 
 
 def planted(effect: float, factor: float) -> tuple[Planted, ...]:
@@ -62,8 +64,9 @@ def world(count: int, causes: Sequence[Planted], seed: int) -> World:
     """`count` episodes in each of two windows of an hour."""
     random = np.random.default_rng([seed, count])
     subjects = _Subjects.drawn(count, random)
-    before, now = (_window(subjects, count, causes, window * HOUR_S, random) for window in (0, 1))
-    return World(before, now, tuple(causes))
+    before, _ = _window(subjects, count, causes, 0.0, random)
+    now, risk = _window(subjects, count, causes, HOUR_S, random)
+    return World(before, now, tuple(causes), risk)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,8 @@ def _falling(values: int) -> Floats:
 
 def _window(
     subjects: _Subjects, count: int, causes: Sequence[Planted], at: float, random: np.random.Generator
-) -> Episodes:
+) -> tuple[Episodes, Floats]:
+    """Episodes, and the chance of each to fail."""
     who = random.choice(len(subjects.hashes), count, p=subjects.weight)
     ended_at = np.sort(random.uniform(at, at + HOUR_S, count))
     columns, members = _attributes(subjects, who, ended_at, random)
@@ -103,7 +107,8 @@ def _window(
     )
     shift = {name: shifts(empty, causes, name) for name in ("failure", "cost_usd", "latency_ms")}
     usual = 1 / (1 + np.exp(-(USUAL_FAILURES + subjects.luck[who])))
-    failure = (random.random(count) < np.clip(usual + shift["failure"], 0, 1)).astype(np.float64)
+    risk = np.clip(usual + shift["failure"], 0, 1)
+    failure = (random.random(count) < risk).astype(np.float64)
     spread = np.where(columns["task_type"].codes == WIDER_TASK, 0.9, 0.3)
     reward = 1 - 1.5 * failure + random.normal(0, 1, count) * spread
     cost = 0.01 * np.exp(subjects.scale[who] + shift["cost_usd"]) * (1 + random.pareto(1.6, count))
@@ -118,7 +123,7 @@ def _window(
         "feedback": (random.random(count) < 0.2).astype(np.float64),
         "answer_chars": np.exp(random.normal(5.5, 0.8, count)),
     }
-    return Episodes(empty.ids, empty.subject, ended_at, measures, columns, members)
+    return Episodes(empty.ids, empty.subject, ended_at, measures, columns, members), risk
 
 
 def shifts(episodes: Episodes, causes: Sequence[Planted], measure: str) -> Floats:
@@ -212,9 +217,8 @@ def _shifted(finding: Finding, cause: Planted, now: Episodes) -> bool:
 
 
 def true_effect(finding: Finding, truth: World) -> float | None:
-    """Of a finding about failures: what was planted in its episodes, less what was in others."""
+    """Of a finding about failures: how much likelier its episodes were to fail than others."""
     if finding.hypothesis.measure != "failure" or not finding.hypothesis.triggers:
         return None
-    shift = shifts(truth.now, truth.planted, "failure")
     own = truth.now.matching(finding.hypothesis.triggers)
-    return float(shift[own].mean() - shift[~own].mean())
+    return float(truth.risk[own].mean() - truth.risk[~own].mean())

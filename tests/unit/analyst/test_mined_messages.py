@@ -39,7 +39,7 @@ def window(name: str, count: int, harm: float) -> Episodes:
     return builder.build()
 
 
-def test_late_refunds_are_found_in_trajectories() -> None:
+def test_late_refunds_are_reported_from_trajectories() -> None:
     mined = mine(window("before", 800, 0.6), window("now", 800, 0.6), alpha=2.2e-5, seed=1)
     named = {trigger.value for finding in mined.findings for trigger in finding.hypothesis.triggers}
     assert named & {"refund", "late"}
