@@ -36,11 +36,11 @@ that of some 300 trajectories of each arm whose values scatter by three such eff
 EpisodesOf = Callable[[str, datetime, datetime, Sequence[Trigger]], Awaitable[Episodes]]
 """Those of a role that ended in a time; values of the triggers are kept, however rare. Raises `Unavailable`."""
 STARTS = """
-    SELECT t.trajectory_id AS trajectory_id, s.arm AS arm, s.weight AS weight
+    SELECT t.trajectory_id AS trajectory_id, s.drawn AS arm, s.share AS weight
     FROM (
-        SELECT trajectory_id, any(arm) AS arm, any(weight) AS weight FROM starts
-        WHERE role = {role:String} AND rollout_id = {rollout_id:String} AND arm IN ('stable', 'canary')
-        GROUP BY trajectory_id
+        SELECT w.trajectory_id AS trajectory_id, any(w.arm) AS drawn, any(w.weight) AS share FROM starts AS w
+        WHERE w.role = {role:String} AND w.rollout_id = {rollout_id:String} AND w.arm IN ('stable', 'canary')
+        GROUP BY w.trajectory_id
     ) AS s
     INNER JOIN (SELECT DISTINCT trajectory_id, recorded_as FROM trajectories WHERE role = {role:String}) AS t
     ON t.recorded_as = s.trajectory_id
