@@ -42,11 +42,11 @@ KINDS = ("refund", "exchange", "parcel", "invoice")
 """What customers ask about. Refunds and exchanges come too late, unless the instructions say how."""
 A_DAY = 320
 """Trajectories of each day of the history."""
-BATCH, BATCHES = 160, 12
+BATCH, BATCHES = 320, 12
 DEPLOYER = {
     "RATCHET_CANARY_STAGES": "50",
     "RATCHET_CANARY_STAGE_MIN_S": "0",
-    "RATCHET_CANARY_STAGE_MIN_TRAJECTORIES": "60",
+    "RATCHET_CANARY_STAGE_MIN_TRAJECTORIES": "160",
     "RATCHET_CANARY_METRICS": "failure,reward",
     "RATCHET_CANARY_SOAK_S": "0",
     "RATCHET_CANARY_HORIZON_S": "60",
