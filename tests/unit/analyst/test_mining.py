@@ -75,9 +75,9 @@ def test_a_change_between_windows_is_borne_out() -> None:
     truth = world(4000, (), seed=4)
     rewards = truth.now.measures["reward"]
     rewards -= 0.6
-    drop = Hypothesis("drift", "reward_dropped", "reward", between_windows=True)
+    drop = Hypothesis("drift", "reward_fell", "reward", between_windows=True)
     (finding,) = mine(truth.before, truth.now, alpha=LEVEL, seed=1, extra=[drop]).findings
-    assert finding.hypothesis.finding == "reward_dropped"
+    assert finding.hypothesis.finding == "reward_fell"
     assert finding.low < -0.6 < finding.high
     assert finding.share == 1.0
 
