@@ -112,7 +112,7 @@ async def test_a_killed_analyst_is_replaced_and_no_run_counts_twice(
     shared_settings: SharedSettings, bus: Bus, tmp_path: Path
 ) -> None:
     now = datetime.now(UTC)
-    facts = [fact for i in (2, 1) for fact in hour(now - i * HOUR - timedelta(minutes=2), planted=True, seed=i)]
+    facts = [fact for i in (2, 1) for fact in hour(now - i * HOUR - timedelta(minutes=12), planted=True, seed=i)]
     async with stored(shared_settings, bus, facts):
         with (
             service_process("analyst", shared_settings, tmp_path / "first") as first,

@@ -45,6 +45,7 @@ from ratchet.core.service.keys import known_keys
 from ratchet.core.service.leadership import Election, Leader, Leadership, WhileLeading
 from ratchet.core.service.runtime import App, Periodic
 from ratchet.core.service.same_site import Sites
+from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.audit_store import audit_log_of
 from ratchet.core.stores.history import History
 from ratchet.core.stores.message_bodies import StoredBodies
@@ -85,46 +86,57 @@ def assembled(settings: Settings, bus: Bus, warehouse: Warehouse, deployer: Depl
         entries = await plans.every(lambda name: name == role)
         return [entry.value for entry in entries if entry.value.pattern_id == pattern_id]
 
-    async def stable(role: str) -> str | None:
-        entry = await routes.get(role)
-        return entry.value.stable.name if entry and entry.value.stable else None
+    async def open_patterns(role: str) -> list[Pattern]:
+        entries = await store.every(lambda name: name == role)
+        return [entry.value for entry in entries if entry.value.state == "open"]
 
     async def look() -> None:
         await runs.look()
         held = await plans.every()
         metrics.count([entry.value for entry in await store.every()], [entry.value for entry in held])
 
-    async def open_patterns(role: str) -> list[Pattern]:
-        entries = await store.every(lambda name: name == role)
-        return [entry.value for entry in entries if entry.value.state == "open"]
-
     def look_after_plans() -> Periodic:
-        episodes = stored_episodes(stored)
+        episodes = stored_episodes(StoredEpisodes(warehouse))
         drafting = Drafting(deployer, coordinator, History(warehouse), episodes)
         executing = Executing(deployer, coordinator, Effects(warehouse, episodes))
         roles = frozenset(settings.self_approved)
         leading = Plans(plans, store, trail, drafting, executing, audit, roles, bus.now)
         return Periodic(PLANS_LOOK_S, leading.look, "look after plans")
 
-    plans, store, trail, stored = PlanStore(bus), PatternStore(bus), Trail(bus), StoredEpisodes(warehouse)
-    routes, shared = Bucket(bus, POLICIES, Route), settings.shared
-    keys = known_keys(settings.shared, NAME, connected)
-    url = f"http://{shared.http_host}:{settings.port}"
-    leadership = Leadership(ELECTION, Bucket(bus, PATTERNS, Leader), url)
-    place = Place(url=shared.clickhouse_url, database=shared.clickhouse_database, timeout_s=shared.clickhouse_timeout_s)
-    runs = Runs(store, trail, leadership, stored, ask, stable, place, bus.now)
+    plans, store, trail, shared = PlanStore(bus), PatternStore(bus), Trail(bus), settings.shared
+    keys = known_keys(shared, NAME, connected)
+    leadership = Leadership(ELECTION, Bucket(bus, PATTERNS, Leader), f"http://{shared.http_host}:{settings.port}")
+    runs = _runs(shared, bus, warehouse, leadership)
     looks, decisions = PatternRoutes(store, trail, runs, plans_of, bus.now), PlanRoutes(plans, store, trail, bus.now)
     api = http_app([looks, decisions, EpisodeRoutes(StoredTrajectories(warehouse), open_patterns)])
-    audit = api.audit = audit_log_of(settings.shared, bus, NAME)
-    server = HttpServer(
-        Authentication(api, keys.caller_of),
-        shared.http_host,
-        settings.port,
-        sites=Sites(settings.shared.allowed_hosts),
-        tls_file=settings.shared.tls_file,
-    )
-    looking = WhileLeading(leadership, lambda: Periodic(LOOK_S, look, "look at roles"))
+    audit = api.audit = audit_log_of(shared, bus, NAME)
+    sites = Sites(shared.allowed_hosts)
+    callers = Authentication(api, keys.caller_of)
+    server = HttpServer(callers, shared.http_host, settings.port, sites=sites, tls_file=shared.tls_file)
+    looking = WhileLeading(leadership, lambda: Looking(LOOK_S, look, "look at roles"))
     adapting = WhileLeading(leadership, look_after_plans)
     checks = {"broker": bus.check, "warehouse": warehouse.check, "keys": keys.ready, "leader": leadership.check}
     notes = {"unreadable_keys": keys.check, "audit": audit.check}
     return App(NAME, [audit, keys, leadership, looking, adapting, server], checks, notes=notes)
+
+
+class Looking(Periodic):
+    """Looks at roles while this analyst leads; a standby shows no patterns and plans."""
+
+    async def run(self) -> None:
+        try:
+            await super().run()
+        finally:
+            metrics.stepped_down()
+
+
+def _runs(shared: SharedSettings, bus: Bus, warehouse: Warehouse, leadership: Leadership) -> Runs:
+    routes = Bucket(bus, POLICIES, Route)
+
+    async def stable(role: str) -> str | None:
+        entry = await routes.get(role)
+        return entry.value.stable.name if entry and entry.value.stable else None
+
+    place = Place(url=shared.clickhouse_url, database=shared.clickhouse_database, timeout_s=shared.clickhouse_timeout_s)
+    stored = StoredEpisodes(warehouse)
+    return Runs(PatternStore(bus), Trail(bus), leadership, stored, ask, stable, place, bus.now)

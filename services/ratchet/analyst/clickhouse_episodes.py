@@ -1,5 +1,8 @@
 """Stored trajectories of a window, with their rewards and whether people rated them, page by page.
 
+Of rewards and feedback those count that came within `PROMPT` of the trajectory's end, or of its first reward where that
+came later, as in an import: so two windows compare, of which one is older.
+
 What an erasure removed, and who has opted out, is not stored; texts are redacted before they are. Calls that evaluate a
 pinned version are no work of agents, and left out.
 """
@@ -10,10 +13,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from ratchet.analyst.domain.windows import Windows
+from ratchet.analyst.domain.windows import PROMPT, Windows
 from ratchet.bus.message import decode
 from ratchet.core.contract import Reward, Trajectory
-from ratchet.core.stores.history import latest_rewards
+from ratchet.core.stores.history import NEWEST
 from ratchet.core.stores.warehouse import Warehouse
 
 PAGE = 1_000
@@ -35,8 +38,27 @@ _IDS = f"SELECT DISTINCT trajectory_id FROM trajectories WHERE {_OWN} ORDER BY t
 _RANGE = "role = {role:String} AND trajectory_id >= {first:String} AND trajectory_id <= {last:String}"
 """Ids grow with time: those between two of a window are few others."""
 _BODIES = f"SELECT trajectory_id, body FROM trajectories FINAL WHERE {_RANGE} AND {_WITHIN}"  # noqa: S608 - as above
-_REWARDS = latest_rewards("body", where=_RANGE)
-_RATED = f"SELECT DISTINCT trajectory_id FROM feedback WHERE {_RANGE}"  # noqa: S608 - as above
+_LIMITS = f"""(
+    SELECT trajectory_id, max(instant) + toIntervalSecond({PROMPT.total_seconds():.0f}) AS until FROM (
+        SELECT trajectory_id, ended_at AS instant FROM trajectories WHERE {_RANGE} AND {_WITHIN}
+        UNION ALL
+        SELECT trajectory_id, min(at) AS instant FROM rewards WHERE {_RANGE} GROUP BY trajectory_id
+    ) GROUP BY trajectory_id
+)"""  # noqa: S608 - as above
+_REWARDS = f"""
+SELECT w.trajectory_id AS trajectory_id, argMax(w.body, {NEWEST}) AS body
+FROM (SELECT trajectory_id, at, revision, body FROM rewards WHERE {_RANGE}) AS w
+INNER JOIN {_LIMITS} AS l ON l.trajectory_id = w.trajectory_id
+WHERE w.at <= l.until GROUP BY w.trajectory_id
+"""  # noqa: S608 - as above
+PEOPLE = ("thumbs", "rating", "correction", "abandoned", "comment", "observation", "error_analysis")
+"""Kinds of feedback that people give; the others are of judges, filters and programs."""
+_RATED = f"""
+SELECT DISTINCT w.trajectory_id AS trajectory_id
+FROM (SELECT trajectory_id, at FROM feedback WHERE {_RANGE} AND kind IN {{kinds:Array(String)}}) AS w
+INNER JOIN {_LIMITS} AS l ON l.trajectory_id = w.trajectory_id
+WHERE w.at <= l.until
+"""  # noqa: S608 - as above
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +103,7 @@ class StoredEpisodes:
     async def _page(self, ids: Sequence[str], bounds: Mapping[str, object]) -> list[Rated]:
         asked = {**bounds, "first": ids[0], "last": ids[-1]}
         rewards = {row["trajectory_id"]: row["body"] for row in await self._warehouse.rows(_REWARDS, asked)}
-        rated = {row["trajectory_id"] for row in await self._warehouse.rows(_RATED, asked)}
+        rated = {row["trajectory_id"] for row in await self._warehouse.rows(_RATED, {**asked, "kinds": [*PEOPLE]})}
         page, own = list[Rated](), set(ids)
         for row in await self._warehouse.rows(_BODIES, asked):
             if (trajectory_id := row["trajectory_id"]) in own:

@@ -24,6 +24,7 @@ from ratchet.core.contract.http.analyst import AnalysisIn, AnalysisOut, Decision
 from ratchet.core.contract.learning import AdaptationPlan, Pattern
 from ratchet.core.errors import BadRequest, NotFound, WrongState
 from ratchet.core.rules.access import Caller, KeyScope, RoleSet
+from ratchet.core.rules.arms import ROLE
 from ratchet.core.service.control_api import ControlApi
 
 ERRORS: Mapping[int, str] = {
@@ -37,6 +38,7 @@ REFUSED: Mapping[int, str] = {
     **UNKNOWN,
     409: "Its state does not allow it, or another writer changed it meanwhile.",
 }
+ById = Annotated[str, Field(pattern="^[0-9a-f]{32}$", description="Only its steps.")]
 PatternState = Annotated[str, Field(pattern="^(open|closed|dismissed)$", description="Only of this state.")]
 
 
@@ -105,13 +107,19 @@ class PatternRoutes:
 
     async def analyze(self, body: AnalysisIn) -> AnalysisOut:
         """Look at a role now: it takes up to a minute. Windows that were looked at test nothing anew."""
+        if not ROLE.fullmatch(body.role):
+            raise BadRequest("a role has a name of lower-case letters, digits, - and _", param="role")
         return await self.runs.run(body.role, asked=True)
 
     async def list_events(
-        self, role: RoleName, plan_id: Annotated[str | None, Field(pattern="^[0-9a-f]{32}$")] = None
+        self, role: RoleName, plan_id: ById | None = None, pattern_id: ById | None = None
     ) -> TrailOut:
-        """What was looked at, seen, changed, and came of it, the oldest first."""
-        events = await self.trail.read(role, lambda event: plan_id in (None, event.plan_id))
+        """What was looked at, seen, changed, and came of it, the oldest first. Steps of plans are their pattern's."""
+
+        def is_asked_for(event: LearningEvent) -> bool:
+            return plan_id in (None, event.plan_id) and pattern_id in (None, event.pattern_id)
+
+        events = await self.trail.read(role, is_asked_for)
         return TrailOut(events=events)
 
     async def _require(self, role: str, pattern_id: str) -> Entry[Pattern]:

@@ -26,12 +26,21 @@ IMPROVEMENT = Gauge(
     "Mean difference between the arms that measured plans made, for the better above 0, in the measure's unit.",
     ["role", "measure"],
 )
+STANDING = (PATTERNS, PLANS, PLAN_SUCCESS, IMPROVEMENT)
+"""Shown by the one that leads alone."""
 _LESS_IS_BETTER = {"failure", "cost_usd", "latency_ms", "tokens", "calls"}
+
+
+def stepped_down() -> None:
+    """Show nothing: the one that leads does."""
+    LOOKED.set(0)
+    for gauge in STANDING:
+        gauge.clear()
 
 
 def count(patterns: Iterable[Pattern], plans: Iterable[AdaptationPlan]) -> None:
     """Show what there is now."""
-    for gauge in (PATTERNS, PLANS, PLAN_SUCCESS, IMPROVEMENT):
+    for gauge in STANDING:
         gauge.clear()
     for pattern in patterns:
         PATTERNS.labels(pattern.role, pattern.state).inc()

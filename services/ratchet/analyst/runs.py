@@ -131,7 +131,7 @@ class Runs:
         except Conflict:  # another analyst has looked at the same
             other = await self._finished(role)
             return other.value.last if other and other.value.last else answer
-        metrics.EPISODES.labels(role).inc(sum(mined.trajectories))
+        metrics.EPISODES.labels(role).inc(mined.trajectories[1])
         metrics.HYPOTHESES.labels(role).inc(mined.tested)
         await self._finished(role)
         return answer

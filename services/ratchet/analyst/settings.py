@@ -23,7 +23,7 @@ class Settings(ServiceSettings):
     )
     """The coordinator, which trainings of plans are asked of."""
     deployer_url: HttpAddress = Field(
-        default="http://127.0.0.1:8082",
+        default="http://127.0.0.1:8083",
         validation_alias=AliasChoices("RATCHET_ANALYST_DEPLOYER_URL", "RATCHET_DEPLOYER_URL", "deployer_url"),
     )
     """The deployer, which registers the bundles of plans, and takes their canaries back."""

@@ -291,6 +291,19 @@ def test_addresses_name_services_of_the_file_and_their_ports(name: str) -> None:
             assert ports[host] == int(port)
 
 
+@pytest.mark.parametrize("name", sorted(set(OURS) - {"engine_local"}))
+def test_default_addresses_of_peers_are_their_default_ports(name: str) -> None:
+    peers = {"coordinator_url": "rl_coordinator", "deployer_url": "canary_deployer", "gateway_url": "gateway"}
+    settings = importlib.import_module(f"{SETTINGS[name].module}.settings").Settings
+    defaults = {field: settings.model_fields[field].default for field in peers.keys() & settings.model_fields.keys()}
+    for field, default in defaults.items():
+        assert default in {None, f"http://127.0.0.1:{OURS[peers[field]].port}"}
+
+
+def test_the_analyst_has_room_for_the_process_that_mines() -> None:
+    assert services()["analyst"]["deploy"]["resources"]["limits"]["memory"] == "2g"
+
+
 @pytest.mark.parametrize("name", sorted(services()))
 def test_service_is_confined(name: str) -> None:
     service = services()[name]

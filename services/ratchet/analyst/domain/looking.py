@@ -123,33 +123,18 @@ def steps(role: str, windows: Windows, mined: Mined, outcome: Outcome, now: date
     span = f"{windows.since:%Y-%m-%d %H:%M} to {windows.until:%Y-%m-%d %H:%M} UTC"
     run = f"{windows.since.isoformat()}/{windows.until.isoformat()}"
     total = sum(mined.trajectories)
-    yield LearningEvent(
-        at=now,
-        phase="monitoring",
-        what="windows_read",
-        summary=f"{total} trajectories of two windows, {span}.",
-        key=run,
-        role=role,
-        facts={"trajectories": [*mined.trajectories]},
-    )
-    yield LearningEvent(
-        at=now,
-        phase="feedback_collection",
-        what="feedback_counted",
-        summary=f"{sum(mined.rewarded)} of {total} trajectories have a reward, {sum(mined.rated)} feedback of people.",
-        key=run,
-        role=role,
-        facts={"rewarded": [*mined.rewarded], "rated": [*mined.rated]},
-    )
-    yield LearningEvent(
-        at=now,
-        phase="analysis",
-        what="run",
-        summary=f"{mined.tested} claims tested: {len(outcome.opened)} patterns opened, {len(outcome.closed)} closed.",
-        key=run,
-        role=role,
-        facts={"tested": mined.tested, "opened": len(outcome.opened), "closed": len(outcome.closed)},
-    )
+
+    def step(phase: str, what: str, summary: str, **facts: object) -> LearningEvent:
+        return LearningEvent(at=now, phase=phase, what=what, summary=summary, key=run, role=role, facts=facts)
+
+    read = f"{total} trajectories of two windows, {span}."
+    yield step("monitoring", "windows_read", read, trajectories=[*mined.trajectories])
+    counted = f"{sum(mined.rewarded)} of {total} trajectories have a reward, {sum(mined.rated)} feedback of people."
+    known = {"rewarded": [*mined.rewarded], "rated": [*mined.rated]}
+    yield step("feedback_collection", "feedback_counted", counted, **known)
+    opened, closed = len(outcome.opened), len(outcome.closed)
+    tested = f"{mined.tested} claims tested: {opened} patterns opened, {closed} closed."
+    yield step("analysis", "run", tested, tested=mined.tested, opened=opened, closed=closed)
     for what, patterns in (("pattern_opened", outcome.opened), ("pattern_closed", outcome.closed)):
         for pattern in patterns:
             yield LearningEvent(

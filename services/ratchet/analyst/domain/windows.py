@@ -10,7 +10,10 @@ LENGTHS = (timedelta(hours=1), timedelta(days=1), timedelta(days=7), timedelta(d
 MANY, FEW = 2_000, 200
 """Trajectories of either window from which a length is the right one, and without which nothing is looked at."""
 SETTLED = timedelta(minutes=10)
-"""After the end of a window: what is stored, rewarded and rated by then counts."""
+"""After the end of a window it is looked at."""
+PROMPT = timedelta(minutes=8)
+"""After the end of a trajectory: rewards and feedback that came by then count, in either window, so that the earlier
+one has not had longer for them. Until a window is looked at they have two minutes to be stored."""
 ASKED = timedelta(minutes=1)
 """A run that is asked for looks at windows that end with a minute."""
 
@@ -31,8 +34,7 @@ def windows(length: timedelta, now: datetime, *, asked: bool = False) -> Windows
     """The newest windows of a length. By the clock they end with multiples of it, so that each follows the last."""
     grid = ASKED if asked else length
     epoch = datetime.fromtimestamp(0, UTC)
-    settled = now if asked else now - SETTLED
-    until = epoch + (settled - epoch) // grid * grid
+    until = epoch + (now - SETTLED - epoch) // grid * grid
     return Windows(since=until - 2 * length, middle=until - length, until=until)
 
 

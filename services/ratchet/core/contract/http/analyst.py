@@ -8,7 +8,7 @@ GET  /v1/plans/{role}/{plan_id}                    PlanOut
 POST /v1/plans/{role}/{plan_id}/approve            DecisionIn -> PlanOut
 POST /v1/plans/{role}/{plan_id}/reject             DecisionIn -> PlanOut
 POST /v1/analyses                                  AnalysisIn -> AnalysisOut: a run now
-GET  /v1/learning/{role}/events?plan_id=           TrailOut
+GET  /v1/learning/{role}/events?plan_id=&pattern_id=  TrailOut
 GET  /v1/learning/{role}/report                    LearningReportOut: of the last seven days
 GET  /v1/episodes/{trajectory_id}?role=            EpisodeOut
 """
