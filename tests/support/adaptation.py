@@ -121,7 +121,8 @@ def version_of(number: int, stage: str = "registered", **members: Any) -> Policy
 
 @dataclass
 class Programs:
-    """Deployer and coordinator as far as plans ask them. `lost`: paths whose answer is lost after it took effect."""
+    """Deployer and coordinator as far as plans ask them; `asked`: what would change something. `lost`: answers are lost
+    after they took effect; `forbidden`: the key may look alone."""
 
     versions: list[PolicyVersion] = field(default_factory=lambda: [version_of(1, "stable")])
     bundles: dict[int, Bundle] = field(default_factory=lambda: {1: STABLE})
@@ -130,6 +131,7 @@ class Programs:
     asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list[tuple[str, dict[str, Any]]])
     refuses: str | None = None
     lost: bool = False
+    forbidden: bool = False
 
     @property
     def stable(self) -> ServedPolicy:
@@ -153,6 +155,10 @@ class Programs:
         if request.method == "GET":
             return self._read(path)
         body = json.loads(request.content)
+        if self.forbidden:
+            return _error(403, "the key lacks operate")
+        if body.get("dry_run"):
+            return _json({"policy": version_of(9), "bundle": body["bundle"], "new": True})
         self.asked.append((path, body))
         if self.refuses is not None:
             return _error(400, self.refuses)

@@ -98,7 +98,7 @@ def assembled(settings: Settings, bus: Bus, warehouse: Warehouse, deployer: Depl
     def look_after_plans() -> Periodic:
         episodes = stored_episodes(StoredEpisodes(warehouse))
         drafting = Drafting(deployer, coordinator, History(warehouse), episodes)
-        executing = Executing(deployer, coordinator, Effects(warehouse, episodes))
+        executing = Executing(deployer, coordinator, Effects(warehouse, episodes), leadership.confirm)
         roles = frozenset(settings.self_approved)
         leading = Plans(plans, store, trail, drafting, executing, audit, roles, bus.now)
         return Periodic(PLANS_LOOK_S, leading.look, "look after plans")

@@ -7,7 +7,7 @@ the versions since then, a job by its idempotency key), so that nothing is carri
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -72,6 +72,9 @@ class Executing:
     deployer: Deployer
     coordinator: Coordinator
     effects: Effects
+    confirm: Callable[[], Awaitable[None]]
+    """Asks the broker whether this analyst still leads, before anything is asked of another program. Raises
+    `NotLeading`."""
     measure_every: timedelta = timedelta(minutes=5)
     """Between two looks at the effect of a canary: each reads the trajectories since it began."""
     _looked: dict[str, datetime] = field(default_factory=dict[str, datetime], init=False)
@@ -99,26 +102,32 @@ class Executing:
         return stepped(plan, VALIDATED, now, ANALYST, verdict=verdict)
 
     async def _begin(self, plan: AdaptationPlan, now: datetime) -> AdaptationPlan:
-        """Write down what is about to be asked for. A bundle was made from a policy, which has to serve still."""
+        """Write down what is about to be asked for, once the deployer would register it and no rollout is under way:
+        until then the plan stays approved."""
         known = await self.deployer.policies(plan.role)
-        stable = serving(known)
-        if plan.change.bundle is not None and (stable.name if stable else None) != plan.change.base:
-            now_serves = stable.name if stable else "none"
-            why = f"it was made from {plan.change.base}, and the stable policy is {now_serves} by now"
-            return _rejected(plan, now, f"{SUPERSEDED}{why}")
+        if plan.change.bundle is not None:
+            _require_base(plan, known)
+            rollout = await self.deployer.rollout(plan.role)
+            if rollout is not None and rollout.state not in ENDINGS:
+                return plan
+            await self.deployer.register(plan, plan.change.bundle, dry_run=True)
         newest = max((policy.version for policy in known.policies), default=0)
         return stepped(plan, EXECUTING, now, ANALYST, after_version=newest)
 
     async def _register(self, plan: AdaptationPlan, bundle: Bundle) -> AdaptationPlan:
-        """Among the versions since it began may be what was asked for before a kill."""
-        for policy in (await self.deployer.policies(plan.role)).policies:
+        """Among the versions since it began, whatever became of them, may be what was asked for before a kill."""
+        known = await self.deployer.policies(plan.role)
+        for policy in known.policies:
             is_newer = policy.version > (plan.after_version or 0)
             if is_newer and await self.deployer.bundle(plan.role, policy.version) == bundle:
                 return replace(plan, policy=policy.name)
+        _require_base(plan, known)
+        await self.confirm()
         return replace(plan, policy=(await self.deployer.register(plan, bundle)).name)
 
     async def _train(self, plan: AdaptationPlan, config: TrainingConfig, now: datetime) -> AdaptationPlan:
         if plan.job_id is None:
+            await self.confirm()
             return replace(plan, job_id=(await self.coordinator.train(plan, config)).training_job_id)
         job = await self.coordinator.job(plan.job_id)
         known = await self.deployer.policies(plan.role)
@@ -145,7 +154,7 @@ class Executing:
         ending = ENDINGS.get(rollout.state)
         if ending is None:
             return await self._watch(plan, rollout, now)
-        if ending == PROMOTED and not _is_settled(rollout, now):
+        if ending in (PROMOTED, TAKEN_BACK) and not _is_settled(rollout, now):
             return plan
         return await self._conclude(plan, ending, rollout.reason, rollout.created_at, now)
 
@@ -169,6 +178,7 @@ class Executing:
         measured = await self.effects.measure(plan, rollout.rollout_id, rollout.created_at, now)
         seen = plan if isinstance(measured, str) else replace(plan, effect=measured)
         if not isinstance(measured, str) and has_helped(seen) is False:
+            await self.confirm()
             await self.deployer.roll_back(plan, rollout.rollout_id, verdict_of(measured, plan.expected))
         self._looked[plan.plan_id] = now
         return seen
@@ -197,12 +207,21 @@ class Executing:
         return stepped(plan, VALIDATED, now, ANALYST, effect=effect, verdict=_short(f"Promoted. {words}"))
 
 
+def _require_base(plan: AdaptationPlan, known: RolePoliciesOut) -> None:
+    """A bundle was made from a policy, which has to serve still. Raises `Rejected`."""
+    stable = serving(known)
+    if (stable.name if stable else None) != plan.change.base:
+        serves = stable.name if stable else "none"
+        why = f"it was made from {plan.change.base}, and the stable policy is {serves} by now"
+        raise Rejected(f"{SUPERSEDED}{why}")
+
+
 def _named(known: RolePoliciesOut, name: str) -> PolicyVersion | None:
     return next((policy for policy in known.policies if policy.name == name), None)
 
 
 def _is_settled(rollout: RolloutOut, now: datetime) -> bool:
-    """Whether the last trajectories of a promoted canary have had the time that outcomes take."""
+    """Whether the last trajectories of a canary have had the time that outcomes take."""
     horizon_s = rollout.horizon.seconds if rollout.horizon is not None else LONGEST_SETTLING_S
     waited_s = (now - (rollout.finished_at or now)).total_seconds()
     return waited_s >= min(horizon_s, LONGEST_SETTLING_S)

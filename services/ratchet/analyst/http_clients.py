@@ -49,9 +49,9 @@ class Deployer:
         """What a version changes of calls."""
         return (await self.client.ask("GET", f"/v1/policies/{_segment(role)}/{version}/bundle", BundleOut)).bundle
 
-    async def register(self, plan: AdaptationPlan, bundle: Bundle) -> PolicyVersion:
-        """The bundle as the role's next version; the live one that is the same, if there is one."""
-        body = BundleIn(bundle=bundle, actor=ANALYST, reason=reason_of(plan))
+    async def register(self, plan: AdaptationPlan, bundle: Bundle, *, dry_run: bool = False) -> PolicyVersion:
+        """The bundle as the role's next version; the live one that is the same, if there is one. `dry_run`: as if."""
+        body = BundleIn(bundle=bundle, actor=ANALYST, reason=reason_of(plan), dry_run=dry_run)
         return (
             await self.client.ask("POST", f"/v1/policies/{_segment(plan.role)}/bundles", BundleOut, body=body)
         ).policy

@@ -79,7 +79,8 @@ class PlanRoutes:
         if reason is None:
             raise BadRequest("to reject a plan say why", param="reason")
         entry = await self._require(role, plan_id)
-        if entry.value.state == EXECUTING:
+        is_begun = entry.value.policy is not None or entry.value.job_id is not None
+        if entry.value.state == EXECUTING and is_begun:
             raise WrongState(
                 f"plan {plan_id} is being carried out: `ratchet rollout rollback {role}` ends its canary, and"
                 " `ratchet cancel` its training"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 import structlog
@@ -21,17 +21,18 @@ class PlanStore:
     def __init__(self, bus: Bus) -> None:
         self._plans = Bucket(bus, PLANS, AdaptationPlan)
         self._raw = Bucket(bus, PLANS, msgspec.Raw)
+        self._change: tuple[str, int] | None = None
+        """After which the plans were read that are held here."""
+        self._held: Mapping[str, Entry[AdaptationPlan]] = {}
 
     async def every(self, select: Callable[[str], bool] = lambda _: True) -> list[Entry[AdaptationPlan]]:
         """Plans of the roles that are selected, the oldest first. One that cannot be read is left out, and logged."""
-        entries = await self._raw.items(lambda key: select(key.partition(".")[0]))
-        readable: list[Entry[AdaptationPlan]] = []
-        for key, entry in entries.items():
-            try:
-                readable.append(Entry(decode(bytes(entry.value), AdaptationPlan), entry.revision))
-            except msgspec.DecodeError as error:
-                log.error("a plan cannot be read", plan=key, reason=str(error))
-        return sorted(readable, key=lambda entry: entry.value.history[0].at)
+        change = await self._raw.newest_change()
+        if change != self._change:
+            self._held = {key: plan for key, entry in (await self._raw.items()).items() if (plan := _read(key, entry))}
+            self._change = change
+        selected = [entry for key, entry in self._held.items() if select(key.partition(".")[0])]
+        return sorted(selected, key=lambda entry: entry.value.history[0].at)
 
     async def get(self, role: str, plan_id: str) -> Entry[AdaptationPlan] | None:
         """A plan as it stands."""
@@ -44,3 +45,15 @@ class PlanStore:
     async def update(self, plan: AdaptationPlan, revision: int) -> int:
         """Write it unless it has changed since `revision`. Raises `Conflict`."""
         return await self._plans.update(f"{plan.role}.{plan.plan_id}", plan, revision)
+
+
+def _read(key: str, entry: Entry[msgspec.Raw]) -> Entry[AdaptationPlan] | None:
+    """A plan; None, and a line in the log, where it is none, or has a time without a zone, which compares to none."""
+    try:
+        plan = decode(bytes(entry.value), AdaptationPlan)
+        if any(step.at.tzinfo is None for step in plan.history):
+            raise msgspec.ValidationError("a time of its history has no zone")
+    except msgspec.DecodeError as error:
+        log.error("a plan cannot be read", plan=key, reason=str(error))
+        return None
+    return Entry(plan, entry.revision)

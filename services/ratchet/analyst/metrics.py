@@ -8,6 +8,7 @@ from statistics import fmean
 
 from prometheus_client import Counter, Gauge
 
+from ratchet.analyst.domain.plan import gain_of, has_worked
 from ratchet.core.contract.learning import AdaptationPlan, Pattern
 
 LEADING = Gauge("ratchet_analyst_leading", "1 while this analyst leads, 0 while it is a standby.")
@@ -19,7 +20,7 @@ HYPOTHESES = Counter("ratchet_analyst_hypotheses_total", "Hypotheses that were t
 PATTERNS = Gauge("ratchet_analyst_patterns", "Patterns by state.", ["role", "state"])
 PLANS = Gauge("ratchet_analyst_plans", "Plans by state.", ["role", "state"])
 PLAN_SUCCESS = Gauge(
-    "ratchet_analyst_plan_success_ratio", "Share of the plans that ran to their end which were validated.", ["role"]
+    "ratchet_analyst_plan_success_ratio", "Share of the plans whose effect the arms showed, which helped.", ["role"]
 )
 IMPROVEMENT = Gauge(
     "ratchet_analyst_plan_improvement",
@@ -28,7 +29,6 @@ IMPROVEMENT = Gauge(
 )
 STANDING = (PATTERNS, PLANS, PLAN_SUCCESS, IMPROVEMENT)
 """Shown by the one that leads alone."""
-_LESS_IS_BETTER = {"failure", "cost_usd", "latency_ms", "tokens", "calls"}
 
 
 def stepped_down() -> None:
@@ -48,12 +48,11 @@ def count(patterns: Iterable[Pattern], plans: Iterable[AdaptationPlan]) -> None:
     effects: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for plan in plans:
         PLANS.labels(plan.role, plan.state).inc()
-        if plan.state in ("validated", "rolled_back"):
-            ended[plan.role].append(plan.state == "validated")
-        if plan.effect is not None:
-            measure = plan.expected.measure
-            sign = -1 if measure in _LESS_IS_BETTER else 1
-            effects[plan.role, measure].append(sign * plan.effect.difference)
+        if (worked := has_worked(plan)) is not None:
+            ended[plan.role].append(worked)
+        gain = gain_of(plan.effect, plan.expected.measure) if plan.effect is not None else None
+        if gain is not None:
+            effects[plan.role, plan.expected.measure].append(gain[0])
     for role, outcomes in ended.items():
         PLAN_SUCCESS.labels(role).set(fmean(outcomes))
     for key, differences in effects.items():

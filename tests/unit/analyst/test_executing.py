@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace as replace_fields
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,9 +12,11 @@ from msgspec.structs import replace
 from ratchet.analyst.domain.proposal import Material
 from ratchet.analyst.effects import Effects
 from ratchet.analyst.executing import Executing
+from ratchet.core.contract.bundle import Bundle, Instructions
 from ratchet.core.contract.http.jobs import PlanOut, ShapeOut
 from ratchet.core.contract.learning import AdaptationPlan, ArmEffect, Trigger
 from ratchet.core.errors import Unavailable
+from ratchet.core.service.leadership import NotLeading
 from tests.support.adaptation import NOW, Programs, approved_plan, pattern_of, plan_of, version_of
 
 HELPED = ArmEffect(difference=-0.3, low=-0.4, high=-0.2, stable=100, canary=100, at=NOW)
@@ -33,8 +36,12 @@ class Measured(Effects):
         return self.__dict__["effect"]
 
 
+async def leads() -> None:
+    """It does."""
+
+
 def executing(programs: Programs, effect: ArmEffect | str = "no trajectories match") -> Executing:
-    return Executing(programs.deployer(), programs.coordinator(), Measured(effect))
+    return Executing(programs.deployer(), programs.coordinator(), Measured(effect), leads)
 
 
 async def to_rest(executing: Executing, plan: AdaptationPlan, now: datetime = NOW) -> AdaptationPlan:
@@ -65,6 +72,53 @@ async def test_a_plan_is_void_once_another_policy_serves() -> None:
     assert plan.state == "rejected"
     assert "it was made from shop@1-abababab, and the stable policy is shop@2-abababab by now" in str(plan.verdict)
     assert programs.asked == []
+
+
+async def test_a_plan_whose_base_changed_while_it_waited_is_void() -> None:
+    programs = Programs()
+    plan = await executing(programs).step(approved_plan(), NOW)
+    assert plan.state == "executing"
+    programs.versions = [version_of(1, "archived"), version_of(2, "stable")]
+    programs.bundles[2] = Bundle(defaults=None, instructions=Instructions(text="Another.", mode="append"))
+    plan = await to_rest(executing(programs), plan)
+    assert plan.state == "rejected"
+    assert "the stable policy is shop@2-abababab by now" in str(plan.verdict)
+    assert programs.asked == []
+
+
+async def test_an_analyst_that_leads_no_longer_asks_for_nothing() -> None:
+    async def leads_no_longer() -> None:
+        raise NotLeading("another analyst took over")
+
+    programs = Programs()
+    frozen = replace_fields(executing(programs, HARMED), confirm=leads_no_longer)
+    training = plan_of(kind="training", material=Material(training=LEARNED))
+    for draft in (plan_of(), training):
+        plan = await frozen.step(approved_plan(draft), NOW)
+        with pytest.raises(NotLeading):
+            await frozen.step(plan, NOW)
+    assert programs.asked == []
+    plan = await to_rest(executing(programs), approved_plan())
+    programs.canary("running")
+    plan = await frozen.step(plan, NOW)
+    with pytest.raises(NotLeading):
+        await frozen.step(plan, NOW)
+    assert [path for path, _ in programs.asked] == ["/v1/policies/shop/bundles"]
+
+
+async def test_a_plan_waits_as_approved_while_the_key_may_not_carry_it_out() -> None:
+    programs = Programs(forbidden=True)
+    with pytest.raises(Unavailable, match="operate"):
+        await executing(programs).step(approved_plan(), NOW)
+
+
+async def test_a_bundle_waits_for_the_end_of_the_rollout_under_way() -> None:
+    programs = Programs()
+    programs.canary("running")
+    plan = approved_plan()
+    assert await executing(programs).step(plan, NOW) == plan
+    programs.canary("rolled_back")
+    assert (await executing(programs).step(plan, NOW)).state == "executing"
 
 
 async def test_version_0_is_what_calls_were_before_the_role_had_any() -> None:

@@ -79,19 +79,26 @@ def test_a_change_that_did_not_end_the_pattern_is_followed_by_another() -> None:
 
 
 def test_what_a_person_rejected_is_not_drafted_again() -> None:
-    later = pattern_of(seen_at=NOW + timedelta(hours=1))
+    later = pattern_of(seen_at=NOW + timedelta(days=9))
     assert next_kind(later, [ended("rejected", "no", "ann")]) is None
 
 
-def test_a_void_plan_is_drafted_anew() -> None:
-    later = pattern_of(seen_at=NOW + timedelta(hours=1))
+def test_a_void_plan_is_drafted_anew_at_once_and_a_refused_one_a_day_later() -> None:
+    later, next_day = (pattern_of(seen_at=NOW + timedelta(hours=hours)) for hours in (1, 24))
     assert next_kind(later, [ended("rejected", f"{SUPERSEDED}another serves")]) == "bundle"
-    assert next_kind(later, [ended("rejected", "the deployer refuses it")]) is None
+    assert next_kind(later, [ended("rejected", "gate warmup: the gateway answered 502")]) is None
+    assert next_kind(next_day, [ended("rejected", "gate warmup: the gateway answered 502")]) == "bundle"
 
 
 def test_four_changes_of_a_pattern_are_enough() -> None:
+    next_day = pattern_of(seen_at=NOW + timedelta(days=1))
+    assert next_kind(next_day, [ended("rejected", "the deployer refuses it")] * 3) == "bundle"
+    assert next_kind(next_day, [ended("rejected", "the deployer refuses it")] * 4) is None
+
+
+def test_void_plans_use_up_no_tries() -> None:
     later = pattern_of(seen_at=NOW + timedelta(hours=1))
-    assert next_kind(later, [ended("rejected", f"{SUPERSEDED}another serves")] * 4) is None
+    assert next_kind(later, [ended("rejected", f"{SUPERSEDED}another serves")] * 9) == "bundle"
 
 
 @pytest.mark.parametrize(

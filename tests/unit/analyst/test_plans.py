@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 import httpx
+import msgspec
 import numpy as np
 import pytest
 
@@ -21,11 +22,13 @@ from ratchet.analyst.kv_plans import PlanStore
 from ratchet.analyst.mining.base import Episodes
 from ratchet.analyst.nats_trail import Trail
 from ratchet.analyst.plans import Plans
+from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import FakeBroker, FakeBus
 from ratchet.bus.testing.broker import Killed
 from ratchet.core.contract import LearningEvent
 from ratchet.core.contract.audit import AuditEntry
-from ratchet.core.contract.learning import AdaptationPlan, Pattern, Trigger
+from ratchet.core.contract.learning import PLANS, AdaptationPlan, Pattern, Trigger
+from ratchet.core.errors import Unavailable
 from ratchet.core.rules.access import ANYONE, Caller
 from ratchet.core.service.asgi import CALLER, IDENTIFY
 from ratchet.core.service.audit import AuditLog
@@ -36,7 +39,7 @@ from tests.support.fake_bus import fake_broker
 OPERATOR = Caller("key_o", "ann", frozenset({"operate:shop"}))
 VIEWER = Caller("key_v", "val", frozenset({"view:shop"}))
 OTHER = Caller("key_s", "sam", frozenset({"operate:other"}))
-BY_DOMAIN = (Trigger(attribute="domain", value="orders"),)
+BY_LANGUAGE = (Trigger(attribute="language", value="de"),)
 
 
 class NoRows:
@@ -49,6 +52,10 @@ class NoRows:
 async def no_episodes(role: str, since: datetime, until: datetime, keep: Sequence[Trigger]) -> Episodes:
     empty = np.zeros(0)
     return Episodes((), np.zeros(0, dtype=np.uint64), empty, {"failure": empty}, {}, {})
+
+
+async def leads() -> None:
+    """It does."""
 
 
 class World:
@@ -65,7 +72,7 @@ class World:
         warehouse: Any = NoRows()
         deployer, coordinator = self.programs.deployer(), self.programs.coordinator()
         drafting = Drafting(deployer, coordinator, History(warehouse), no_episodes)
-        executing = Executing(deployer, coordinator, Effects(warehouse, no_episodes))
+        executing = Executing(deployer, coordinator, Effects(warehouse, no_episodes), leads)
         audit = AuditLog(self.bus, "analyst")
         roles = frozenset(self_approved)
         return Plans(self.store, self.patterns, self.trail, drafting, executing, audit, roles, lambda: NOW)
@@ -75,6 +82,10 @@ class World:
 
     async def plans(self) -> list[AdaptationPlan]:
         return [entry.value for entry in await self.store.every()]
+
+    async def states(self) -> list[str]:
+        """Of all plans, sorted."""
+        return sorted(plan.state for plan in await self.plans())
 
     async def steps(self) -> list[str]:
         """What the trail has of plans."""
@@ -93,8 +104,12 @@ class World:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://there") as client:
             yield client
 
+    async def stored(self, key: str, value: object) -> None:
+        """Something else stands in the bucket of plans."""
+        await Bucket(self.bus, PLANS, msgspec.Raw).put(key, msgspec.Raw(msgspec.json.encode(value)))
+
     async def decided(self, caller: Caller, verb: str, body: dict[str, Any]) -> httpx.Response:
-        [plan] = await self.plans()
+        plan = (await self.plans())[0]
         async with self.served(caller) as client:
             return await client.post(f"/v1/plans/shop/{plan.plan_id}/{verb}", json=body)
 
@@ -117,7 +132,7 @@ async def test_an_open_pattern_gets_one_draft_which_waits(world: World) -> None:
 
 async def test_a_low_risk_plan_runs_by_itself_where_a_role_is_named() -> None:
     world = World()
-    await world.open(pattern_of(triggers=BY_DOMAIN))
+    await world.open(pattern_of(triggers=BY_LANGUAGE))
     for _ in range(2):
         await world.analyst("shop").look()
     [plan] = await world.plans()
@@ -183,7 +198,7 @@ async def test_a_kill_at_any_write_carries_a_plan_out_once(after_effect: bool) -
     kills = 0
     for number in range(1, 12):
         world = World()
-        await world.open(pattern_of(triggers=BY_DOMAIN))
+        await world.open(pattern_of(triggers=BY_LANGUAGE))
         world.broker.faults.at = world.broker.faults.writes + number
         world.broker.faults.after_effect = after_effect
         with suppress(Killed):
@@ -203,9 +218,146 @@ async def test_one_plan_that_cannot_go_on_holds_up_no_other(world: World) -> Non
     await world.open(pattern_of(pattern_id="2" * 32, action="note"))
     world.programs.lost = True
     analyst = world.analyst("shop")
-    for _ in range(2):
+    for _ in range(3):
         await analyst.look()
     assert sorted(plan.state for plan in await world.plans()) == ["draft", "validated"]
+
+
+async def test_two_plans_of_a_role_are_carried_out_one_after_the_other() -> None:
+    world = World()
+    for number in "12":
+        await world.open(pattern_of(pattern_id=number * 32, triggers=BY_LANGUAGE))
+    analyst = world.analyst("shop")
+    for _ in range(4):
+        await analyst.look()
+    assert await world.states() == ["approved", "executing"]
+    assert [path for path, _ in world.programs.asked] == ["/v1/policies/shop/bundles"]
+    await world.open(pattern_of(pattern_id="3" * 32, action="note"))
+    for _ in range(2):
+        await analyst.look()
+    assert await world.states() == ["approved", "executing", "validated"]
+    world.programs.canary("refused", reason="too slow", finished_at=NOW.isoformat())
+    for _ in range(2):
+        await analyst.look()
+    assert await world.states() == ["executing", "rejected", "validated"]
+
+
+async def test_a_plan_that_was_not_registered_yet_may_be_rejected(world: World) -> None:
+    analyst = world.analyst()
+    await analyst.look()
+    await world.decided(OPERATOR, "approve", {})
+    world.programs.lost = True
+    await analyst.look()
+    assert [(plan.state, plan.policy) for plan in await world.plans()] == [("executing", None)]
+    assert (await world.decided(OPERATOR, "reject", {"reason": "it hangs"})).status_code == 200
+    await analyst.look()
+    assert [plan.state for plan in await world.plans()] == ["rejected"]
+
+
+async def test_a_plan_with_a_canary_is_not_rejected(world: World) -> None:
+    analyst = world.analyst()
+    await analyst.look()
+    await world.decided(OPERATOR, "approve", {})
+    await analyst.look()
+    assert (await world.decided(OPERATOR, "reject", {"reason": "no"})).status_code == 409
+
+
+@pytest.mark.parametrize("odd", ["garbage", "naive"])
+async def test_a_plan_that_cannot_be_read_stops_no_other(world: World, odd: str) -> None:
+    await world.analyst().look()
+    [plan] = await world.plans()
+    stored = msgspec.to_builtins(plan)
+    stored["history"][0]["at"] = "2026-11-29T19:00:00"
+    await world.stored(f"shop.{plan.plan_id}", stored if odd == "naive" else odd)
+    await world.open(pattern_of(pattern_id="2" * 32, action="note"))
+    analyst = world.analyst("shop")
+    for _ in range(3):
+        await analyst.look()
+    assert [(each.change.kind, each.state) for each in await world.plans()] == [("note", "validated")]
+    async with world.served(VIEWER) as client:
+        assert len((await client.get("/v1/plans")).json()["plans"]) == 1
+
+
+async def test_plans_of_a_lost_bucket_are_not_drafted_again(world: World) -> None:
+    analyst = world.analyst()
+    await analyst.look()
+    await world.decided(OPERATOR, "reject", {"reason": "no"})
+    await analyst.look()
+    bucket = Bucket(world.bus, PLANS, msgspec.Raw)
+    for key in await bucket.keys():
+        await bucket.delete(key)
+    for again in (analyst, world.analyst()):
+        await again.look()
+        assert await world.plans() == []
+    assert await world.steps() == ["plan_draft", "plan_rejected"]
+
+
+async def test_a_fault_of_one_plan_stops_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    await world.open(pattern_of(pattern_id="2" * 32, action="note"))
+    analyst = world.analyst("shop")
+
+    def odd(pattern: Pattern, *_: object) -> Any:
+        raise TypeError("can't compare offset-naive and offset-aware datetimes")
+
+    for _ in range(2):
+        await analyst.look()
+    await world.decided(OPERATOR, "approve", {})
+    monkeypatch.setattr(Executing, "_begin", odd)
+    await world.open(pattern_of(pattern_id="3" * 32, action="note"))
+    await analyst.look()
+    assert len(await world.plans()) == 3
+
+
+async def test_a_decision_whose_step_a_kill_kept_from_the_trail_is_published(world: World) -> None:
+    analyst = world.analyst()
+    await analyst.look()
+    world.broker.faults.at = world.broker.faults.writes + 2
+    with suppress(Killed):
+        await world.decided(OPERATOR, "reject", {"reason": "no"})
+    assert [plan.state for plan in await world.plans()] == ["rejected"]
+    assert await world.steps() == ["plan_draft"]
+    await analyst.look()
+    assert await world.steps() == ["plan_draft", "plan_rejected"]
+
+
+async def test_canaries_are_looked_at_before_a_draft_and_one_is_made_at_a_time(world: World) -> None:
+    analyst = world.analyst()
+    await analyst.look()
+    await world.decided(OPERATOR, "approve", {})
+    for number in "23":
+        await world.open(pattern_of(pattern_id=number * 32))
+    made: list[str] = []
+    draft, step = analyst.drafting.material, Executing.step
+
+    async def drafted(pattern: Pattern, kind: str) -> Any:
+        made.append("draft")
+        return await draft(pattern, kind)
+
+    async def stepped(self: Executing, plan: AdaptationPlan, now: datetime) -> AdaptationPlan:
+        made.append("step")
+        return await step(self, plan, now)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Drafting, "material", staticmethod(drafted))
+        patched.setattr(Executing, "step", stepped)
+        await analyst.look()
+    assert made.count("draft") == 1
+    assert made[-1] == "draft"
+    assert "step" in made
+
+
+async def test_a_draft_that_fails_is_not_begun_at_every_look(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[str] = []
+
+    async def away(self: Drafting, pattern: Pattern, kind: str) -> Any:
+        tries.append(pattern.pattern_id)
+        raise Unavailable("ClickHouse is away")
+
+    monkeypatch.setattr(Drafting, "material", away)
+    analyst = world.analyst()
+    for _ in range(3):
+        await analyst.look()
+    assert len(tries) == 1
 
 
 async def test_a_report_is_published_once_a_week(world: World) -> None:

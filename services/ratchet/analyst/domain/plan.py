@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from msgspec.structs import replace
@@ -28,7 +28,9 @@ ANALYST, POLICY = "analyst", "policy"
 SUPERSEDED = "is void: "
 """How the reason begins for which the analyst rejects a plan that nothing is wrong with: it is drafted anew."""
 MOST_TRIES = 4
-"""Plans of one pattern: one that four changes did not end is a matter for people."""
+"""Plans of one pattern, void ones aside: one that four changes did not end is a matter for people."""
+AGAIN_AFTER = timedelta(days=1)
+"""After a plan that deployer or coordinator refused: a gate may have met a fault that has passed by then."""
 LOWER_IS_BETTER = frozenset({"failure", "cost_usd", "latency_ms", "tokens", "calls"})
 HIGHER_IS_BETTER = frozenset({"reward", "feedback"})
 ESCALATION = {"bundle": "training", "training": "note"}
@@ -61,9 +63,9 @@ def next_kind(pattern: Pattern, plans: Sequence[AdaptationPlan]) -> str | None:
     """What the next plan of an open pattern changes, after those that it had, the oldest first; None: none is drafted.
 
     None is while one is under way, after a person has rejected one, and before the pattern was seen again after the
-    last one had ended.
+    last one had ended: a day after, where it was refused.
     """
-    if pattern.state != "open" or len(plans) >= MOST_TRIES:
+    if pattern.state != "open" or sum(not _is_void(plan) for plan in plans) >= MOST_TRIES:
         return None
     if not plans:
         return pattern.action
@@ -71,10 +73,22 @@ def next_kind(pattern: Pattern, plans: Sequence[AdaptationPlan]) -> str | None:
     end = last.history[-1]
     if last.state not in ENDS or pattern.seen_at <= end.at:
         return None
-    if last.state == REJECTED:
-        is_void = end.by == ANALYST and (end.reason or "").startswith(SUPERSEDED)
-        return last.change.kind if is_void else None
-    return ESCALATION.get(last.change.kind)
+    if last.state != REJECTED:
+        return ESCALATION.get(last.change.kind)
+    is_due = _is_void(last) or (end.by == ANALYST and pattern.seen_at - end.at >= AGAIN_AFTER)
+    return last.change.kind if is_due else None
+
+
+def _is_void(plan: AdaptationPlan) -> bool:
+    """Whether nothing was wrong with it: it was never tried."""
+    end = plan.history[-1]
+    return plan.state == REJECTED and end.by == ANALYST and (end.reason or "").startswith(SUPERSEDED)
+
+
+def changes_policy(plan: AdaptationPlan) -> bool:
+    """Whether a candidate comes of it. Of those one at a time is carried out in a role: two would be made from the
+    same policy, and the later would take back what the earlier changed."""
+    return plan.change.bundle is not None or plan.change.training is not None
 
 
 def gain_of(effect: ArmEffect, measure: str) -> tuple[float, float, float] | None:
