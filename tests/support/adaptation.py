@@ -45,7 +45,6 @@ def pattern_of(**members: Any) -> Pattern:
         "statement": "Trajectories that mention refund fail 40 % more often.",
         "focus_area": "decision_making",
         "triggers": (REFUNDS,),
-        "known_before": True,
         "effect": Effect(measure="failure", value=0.4, low=0.3, high=0.5),
         "share": 0.08,
         "count": 80,

@@ -33,7 +33,6 @@ def pattern(agent: str = "refunds", at: datetime = START, **changes: object) -> 
         "statement": f"Trajectories of the agent {agent} fail more often.",
         "focus_area": "agent_behavior",
         "triggers": triggers,
-        "known_before": True,
         "effect": Effect(measure="failure", value=0.5, low=0.4, high=0.6),
         "share": 0.3,
         "count": 90,

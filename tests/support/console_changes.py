@@ -50,7 +50,6 @@ def patterns(now: datetime) -> list[Pattern]:
         statement="41 % of the trajectories whose question says refund fail, against 12 % of the others.",
         focus_area="decision_making",
         triggers=(Trigger(attribute="term", value="refund"),),
-        known_before=True,
         effect=Effect(measure="failure", value=0.29, low=0.24, high=0.34),
         share=0.18,
         count=412,

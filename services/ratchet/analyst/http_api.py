@@ -16,6 +16,7 @@ from pydantic import Field
 from ratchet.analyst.http_episodes import EpisodeRoutes
 from ratchet.analyst.http_plans import PlanRoutes, RoleName
 from ratchet.analyst.kv_patterns import PatternStore
+from ratchet.analyst.mining.texts import sentence_of
 from ratchet.analyst.nats_trail import Trail
 from ratchet.analyst.runs import Runs
 from ratchet.bus.kv import Entry
@@ -65,7 +66,7 @@ class PatternRoutes:
         """Serve them."""
         one = "/v1/patterns/{role}/{pattern_id}"
         api.route("GET", "/v1/patterns", self.list_patterns, scope=KeyScope.VIEW)
-        api.route("GET", one, self.get_pattern, scope=KeyScope.VIEW, errors=UNKNOWN)
+        api.route("GET", one, self.get_pattern, scope=KeyScope.VIEW, errors=UNKNOWN, reads=True)
         api.route("POST", f"{one}/dismiss", self.dismiss_pattern, scope=KeyScope.OPERATE, errors=REFUSED)
         api.route("POST", "/v1/analyses", self.analyze, scope=KeyScope.OPERATE, errors=WRONG)
         api.route("GET", "/v1/learning/{role}/events", self.list_events, scope=KeyScope.VIEW)
@@ -84,19 +85,20 @@ class PatternRoutes:
 
     async def dismiss_pattern(self, role: RoleName, pattern_id: str, body: DecisionIn, caller: Caller) -> PatternOut:
         """It is known, or no fault: it stays dismissed however often it is seen."""
-        if body.reason is None or not body.reason.strip():
+        reason = sentence_of(body.reason or "")
+        if not reason:
             raise BadRequest("to dismiss a pattern say why", param="reason")
         entry = await self._require(role, pattern_id)
         if entry.value.state == "dismissed":
             raise WrongState("the pattern is dismissed already")
-        at, reason = self.now(), " ".join(body.reason.split())
+        at = self.now()
         dismissed = replace(entry.value, state="dismissed", closed_at=at, closed_by=caller.actor(None), reason=reason)
         await self.store.put(dismissed, entry.revision)
         event = LearningEvent(
             at=at,
             phase="pattern_identification",
             what="pattern_dismissed",
-            summary=f"Dismissed: {reason}"[:400],
+            summary=sentence_of(f"Dismissed: {reason}"),
             key=f"{pattern_id}.{entry.revision}",
             role=role,
             pattern_id=pattern_id,

@@ -17,6 +17,7 @@ from ratchet.analyst.domain.report import weekly_report
 from ratchet.analyst.domain.trail import step_event
 from ratchet.analyst.kv_patterns import PatternStore
 from ratchet.analyst.kv_plans import PlanStore
+from ratchet.analyst.mining.texts import sentence_of
 from ratchet.analyst.nats_trail import Trail
 from ratchet.bus.kv import Entry
 from ratchet.core.contract.http.analyst import DecisionIn, LearningReportOut, PlanOut, PlansOut
@@ -48,8 +49,8 @@ class PlanRoutes:
     def add_to(self, api: ControlApi) -> None:
         """Serve them."""
         one = "/v1/plans/{role}/{plan_id}"
-        api.route("GET", "/v1/plans", self.list_plans, scope=KeyScope.VIEW)
-        api.route("GET", one, self.get_plan, scope=KeyScope.VIEW, errors=UNKNOWN)
+        api.route("GET", "/v1/plans", self.list_plans, scope=KeyScope.VIEW, reads=True)
+        api.route("GET", one, self.get_plan, scope=KeyScope.VIEW, errors=UNKNOWN, reads=True)
         api.route("POST", f"{one}/approve", self.approve_plan, scope=KeyScope.OPERATE, errors=DECIDED)
         api.route("POST", f"{one}/reject", self.reject_plan, scope=KeyScope.OPERATE, errors=DECIDED)
         api.route("GET", "/v1/learning/{role}/report", self.get_report, scope=KeyScope.VIEW)
@@ -71,12 +72,13 @@ class PlanRoutes:
         entry = await self._require(role, plan_id)
         if entry.value.change.kind == "training":
             caller.require(KeyScope.TRAIN, role)
-        return await self._write(entry, approved(entry.value, self.now(), caller.actor(), _line(body.reason)))
+        reason = sentence_of(body.reason) or None if body.reason is not None else None
+        return await self._write(entry, approved(entry.value, self.now(), caller.actor(), reason))
 
     async def reject_plan(self, role: RoleName, plan_id: str, body: DecisionIn, caller: Caller) -> PlanOut:
         """Do not carry a plan out, nor another one for its pattern."""
-        reason = _line(body.reason)
-        if reason is None:
+        reason = sentence_of(body.reason or "")
+        if not reason:
             raise BadRequest("to reject a plan say why", param="reason")
         entry = await self._require(role, plan_id)
         is_begun = entry.value.policy is not None or entry.value.job_id is not None
@@ -116,7 +118,3 @@ class PlanRoutes:
     async def _shown(self, plan: AdaptationPlan) -> PlanOut:
         pattern = await self.patterns.get(plan.role, plan.pattern_id)
         return PlanOut(plan=plan, pattern=pattern.value if pattern is not None else None)
-
-
-def _line(reason: str | None) -> str | None:
-    return " ".join(reason.split()) or None if reason is not None else None

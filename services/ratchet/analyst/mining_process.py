@@ -17,7 +17,7 @@ from ratchet.analyst.clickhouse_episodes import StoredEpisodes
 from ratchet.analyst.domain.looking import Mined
 from ratchet.analyst.domain.patterns import Seen, pattern_id_of
 from ratchet.analyst.mining.again import measure_again
-from ratchet.analyst.mining.base import KNOWN_BEFORE, Episodes, Finding
+from ratchet.analyst.mining.base import Episodes, Finding
 from ratchet.analyst.mining.features import EpisodeBuilder
 from ratchet.analyst.mining.mine import mine
 from ratchet.analyst.mining.wording import worded
@@ -82,7 +82,6 @@ def pattern_of(finding: Finding, question: Question) -> Pattern:
         statement=words.statement,
         focus_area=words.focus_area,
         triggers=claim.triggers,
-        known_before=bool(claim.triggers) and all(each.attribute in KNOWN_BEFORE for each in claim.triggers),
         effect=Effect(measure=claim.measure, value=finding.effect, low=finding.low, high=finding.high),
         share=finding.share,
         count=finding.count,

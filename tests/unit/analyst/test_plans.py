@@ -15,7 +15,7 @@ import pytest
 from ratchet.analyst.drafting import Drafting
 from ratchet.analyst.effects import Effects
 from ratchet.analyst.executing import Executing
-from ratchet.analyst.http_api import http_app
+from ratchet.analyst.http_api import PatternRoutes, http_app
 from ratchet.analyst.http_plans import PlanRoutes
 from ratchet.analyst.kv_patterns import PatternStore
 from ratchet.analyst.kv_plans import PlanStore
@@ -91,9 +91,14 @@ class World:
         """What the trail has of plans."""
         return [event.what for event in await self.trail.read("shop", lambda event: event.plan_id is not None)]
 
+    async def _plans_of(self, role: str, pattern_id: str) -> list[AdaptationPlan]:
+        return await self.plans()
+
     @asynccontextmanager
     async def served(self, caller: Caller = ANYONE) -> AsyncIterator[httpx.AsyncClient]:
-        api = http_app([PlanRoutes(self.store, self.patterns, self.trail, lambda: NOW)])
+        runs: Any = None
+        looks = PatternRoutes(self.patterns, self.trail, runs, self._plans_of, lambda: NOW)
+        api = http_app([looks, PlanRoutes(self.store, self.patterns, self.trail, lambda: NOW)])
 
         async def app(scope: Any, receive: Any, send: Any) -> None:
             async def identify() -> Caller:
@@ -173,6 +178,47 @@ async def test_a_plan_is_rejected_with_a_reason_and_not_drafted_again(world: Wor
     assert (await world.decided(OPERATOR, "reject", {"reason": "we  know"})).status_code == 200
     await analyst.look()
     assert [(plan.state, plan.history[-1].reason) for plan in await world.plans()] == [("rejected", "we know")]
+
+
+@pytest.mark.parametrize("verb", ["approve", "reject"])
+async def test_a_reason_is_redacted_and_on_one_line_where_it_is_kept(world: World, verb: str) -> None:
+    analyst = world.analyst()
+    await analyst.look()
+    hostile = "\x1b[2J\u202e<script>x</script> alice@example.com\nno \x00"
+    assert (await world.decided(OPERATOR, verb, {"reason": hostile})).status_code == 200
+    [plan] = await world.plans()
+    [*_, step] = await world.trail.read("shop", lambda event: event.plan_id is not None)
+    for kept in (plan.history[-1].reason or "", step.summary):
+        assert kept.isprintable()
+        assert kept.endswith("no")
+        assert "<" not in kept
+        assert "alice" not in kept
+
+
+@pytest.mark.parametrize("reason", [" ", "\x1b\u202e"])
+async def test_a_reason_of_nothing_that_can_be_seen_rejects_nothing(world: World, reason: str) -> None:
+    await world.analyst().look()
+    assert (await world.decided(OPERATOR, "reject", {"reason": reason})).status_code == 400
+
+
+async def test_a_dismissal_keeps_no_raw_reason(world: World) -> None:
+    async with world.served(OPERATOR) as client:
+        path = f"/v1/patterns/shop/{pattern_of().pattern_id}/dismiss"
+        assert (await client.post(path, json={"reason": "\x1b\u202e"})).status_code == 400
+        answer = await client.post(path, json={"reason": "\x1b]0;pwn\x07 of alice@example.com\nno"})
+    [step] = await world.trail.read("shop")
+    for kept in (answer.json()["pattern"]["reason"], step.summary):
+        assert kept.isprintable()
+        assert kept.endswith("no")
+        assert "alice" not in kept
+
+
+async def test_a_trail_of_a_pattern_has_its_plans_steps_and_no_others(world: World) -> None:
+    await world.open(pattern_of(pattern_id="2" * 32))
+    await world.analyst().look()
+    async with world.served(VIEWER) as client:
+        answer = await client.get("/v1/learning/shop/events", params={"pattern_id": "2" * 32})
+    assert [(each["what"], each["pattern_id"]) for each in answer.json()["events"]] == [("plan_draft", "2" * 32)]
 
 
 async def test_a_decision_is_made_once(world: World) -> None:

@@ -46,8 +46,34 @@ def test_a_report_states_what_was_earned_and_taken_back() -> None:
 def test_no_words_of_users_are_markup_in_a_report() -> None:
     page = report()
     assert "<b>" not in page.html()
-    assert "&lt;/li&gt;&lt;b&gt;" in page.html()
-    assert "- `</li><b>'x' ended.; it ended with shop@2-abababab`" in page.markdown()
+    assert "<b>" not in page.markdown()
+    assert "- `‹/li›‹b›'x' ended.; it ended with shop@2-abababab`" in page.markdown()
+
+
+def test_a_note_stands_not_under_what_changed() -> None:
+    note = stepped(replace(approved_plan(), policy=None), "executing", NOW, ANALYST)
+    page = weekly_report("shop", [], [stepped(note, "validated", NOW, ANALYST)], NOW + timedelta(hours=1))
+    assert "Nothing was changed." in page.markdown()
+    assert page.figures["plans_validated"] == 0
+
+
+def test_a_dismissed_pattern_has_not_closed() -> None:
+    dismissed = pattern_of(state="dismissed", closed_at=NOW, closed_by="ann", reason="we know")
+    page = weekly_report("shop", [dismissed], [], NOW + timedelta(hours=1))
+    assert page.figures["patterns_closed"] == 0
+    assert "None closed." in page.markdown()
+
+
+def test_a_reason_that_was_stored_raw_is_redacted_in_report_and_trail() -> None:
+    raw = f"\x1b[2J\u202e {{{{x}}}} alice@example.com \x00{'y' * 5_000}"
+    plan = stepped(approved_plan(), "rejected", NOW, "ann (key_a)", raw)
+    pattern = pattern_of(state="closed", closed_at=NOW, statement=raw, closed_by=raw)
+    page = weekly_report("shop", [pattern, pattern_of(statement=raw)], [plan], NOW + timedelta(hours=1))
+    shown = (page.markdown(), page.html(), step_event(plan, len(plan.history) - 1).summary)
+    for text in shown:
+        assert "alice" not in text
+        assert text.replace("\n", "").isprintable()
+        assert max(map(len, text.splitlines())) < 1_500
 
 
 def test_an_empty_week_has_a_report() -> None:

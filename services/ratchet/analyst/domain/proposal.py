@@ -1,7 +1,8 @@
 """What to change because of a pattern: instructions made of the evidence, a training, tasks, or a note. Pure.
 
-Instructions become part of what a policy reads in every call. Nothing that a user or a tool wrote may stand there but
-single words and names of tools, in quotes: a sentence of a user's would be obeyed.
+Instructions become part of what a policy reads in every call. Of what users, agents and tools wrote nothing may stand
+there but single words, in quotes: a sentence would be obeyed. A plan keeps no conversation, only ids of trajectories:
+what is erased leaves nothing in it.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from statistics import median
 
 import msgspec
 
-from ratchet.analyst.domain.plan import ANALYST, DRAFT, plan_id_of
+from ratchet.analyst.domain.plan import ANALYST, DRAFT, HIGHER_IS_BETTER, LOWER_IS_BETTER, plan_id_of
 from ratchet.analyst.domain.risk import risk_of
-from ratchet.bus.message import JsonObject
 from ratchet.core.contract.bundle import APPEND, NO_BUNDLE, Bundle, Instructions
 from ratchet.core.contract.http.jobs import PlanOut
 from ratchet.core.contract.learning import (
     LONGEST_STATEMENT,
+    MOST_EVIDENCE,
     AdaptationPlan,
     Effect,
     Pattern,
@@ -32,20 +33,21 @@ from ratchet.core.contract.learning import (
 )
 from ratchet.core.contract.training import Dataset, DatasetFilter, Hyperparameters, TrainingConfig
 from ratchet.core.contract.trajectory import Trajectory
-from ratchet.core.rules.chat import ChatError, chat_messages
 
 LEAST_RUNS = 5
 """Runs of either outcome from which a contrast is drawn."""
 CLEAR = 0.4
 """Difference of shares from which a habit is one of those that succeed."""
 MOST_LINES = 5
-MOST_TASKS, LONGEST_TASK = 20, 10_000
-"""Drafts of a plan, and bytes of the conversation in each: a plan is one value in a bucket."""
 MOST_TOOLS = 40
 """Tools that are compared in pairs: the most frequent."""
 TRAINING_ROWS = 5_000
+COMPARED = frozenset({"bundle", "training"})
+"""Changes that make a policy: the arms of its rollout show what it does."""
 _SAFE = re.compile(r"[\w.:-]{1,60}")
 """A word or name that may stand in instructions."""
+_RANGE = re.compile(r"\d+ (to \d+ characters|characters and more)")
+"""A value of `length`, the one that takes several words: the analyst makes it."""
 _KNOWN: Mapping[str, str] = {
     "task_type": "tasks of the kind {}",
     "domain": "tasks of the domain {}",
@@ -54,7 +56,7 @@ _KNOWN: Mapping[str, str] = {
     "document": "answers from the document {}",
     "offered": "requests that offer the tool {}",
     "tool": "runs that call {}",
-    "tool_error": "runs in which a tool fails ({})",
+    "tool_error": "runs in which the tool {} fails",
     "agent": "the agent {}",
     "length": "requests of the length {}",
 }
@@ -139,9 +141,12 @@ def guidance(pattern: Pattern, lines: Sequence[str]) -> str:
 
 
 def _in_words(trigger: Trigger) -> str | None:
-    form = _KNOWN.get(trigger.attribute)
-    words = [word for word in re.split(r"\s+", trigger.value) if _SAFE.fullmatch(word)][:6]
-    return form.format('"' + " ".join(words) + '"') if form is not None and words else None
+    """A condition; None where its value is more than a word. Of a tool's error only the tool's name is taken."""
+    form, value = _KNOWN.get(trigger.attribute), trigger.value
+    if trigger.attribute == "tool_error":
+        value = value.partition(": ")[0]
+    allowed = _RANGE if trigger.attribute == "length" else _SAFE
+    return form.format(f'"{value}"') if form is not None and allowed.fullmatch(value) else None
 
 
 def proposed(pattern: Pattern, kind: str, material: Material) -> PlanChange:
@@ -165,7 +170,8 @@ def _bundle(pattern: Pattern, material: Material) -> PlanChange | None:
     )
     bundle = msgspec.structs.replace(material.bundle, instructions=instructions)
     summary = _short(f"Instructions get a paragraph: {text}")
-    return PlanChange(kind="bundle", summary=summary, bundle=bundle, base=material.base)
+    tasks = _ids_of(material.failed) if pattern.kind == "failure_cluster" else ()
+    return PlanChange(kind="bundle", summary=summary, bundle=bundle, base=material.base, tasks=tasks)
 
 
 def _training(pattern: Pattern, material: Material) -> PlanChange | None:
@@ -182,31 +188,22 @@ def _training(pattern: Pattern, material: Material) -> PlanChange | None:
         dataset=Dataset(source="clickhouse", sample_size=TRAINING_ROWS, filter=chosen),
         hyperparameters=Hyperparameters(),
     )
-    of = f" on the domain {', '.join(domains)}" if domains else ""
+    of = f" on the domain {', '.join(domains)}" if domains else " on all of the role"
     return PlanChange(
         kind="training", summary=_short(f"A training by {plan.algorithm}{of}: {plan.why}"), training=config
     )
 
 
 def _tasks(_: Pattern, material: Material) -> PlanChange | None:
-    drafts = [draft for run in material.failed if (draft := _task_of(run)) is not None][:MOST_TASKS]
-    if not drafts:
+    tasks = _ids_of(material.failed)
+    if not tasks:
         return None
-    summary = f"{len(drafts)} drafts of held-out tasks: a person says what a right answer is, and adds them."
-    return PlanChange(kind="held_out_tasks", summary=summary, tasks=tuple(drafts))
+    summary = f"Held-out tasks of {len(tasks)} trajectories: a person reads them, says what a right answer is, and adds"
+    return PlanChange(kind="held_out_tasks", summary=f"{summary} them.", tasks=tasks)
 
 
-def _task_of(run: Trajectory) -> JsonObject | None:
-    """What a run that failed was asked at its beginning; what a right answer is, a person has to say."""
-    try:
-        messages = chat_messages(run)
-    except ChatError:
-        return None
-    place = next((n for n, message in enumerate(messages) if message.get("role") == "assistant"), len(messages))
-    if place == 0 or len(msgspec.json.encode(messages[:place])) > LONGEST_TASK:
-        return None
-    task: JsonObject = {"id": run.trajectory_id, "messages": messages[:place], "expect": {"refusal": False}}
-    return {**task, "tools": run.task_context.tools} if run.task_context.tools else task
+def _ids_of(runs: Sequence[Trajectory]) -> tuple[str, ...]:
+    return tuple(run.trajectory_id for run in runs[:MOST_EVIDENCE])
 
 
 def _weight(pattern: Pattern, _: Material) -> PlanChange | None:
@@ -228,9 +225,7 @@ def drafted(
     pattern: Pattern, change: PlanChange, entry: tuple[Trigger, ...], tries: int, now: datetime
 ) -> AdaptationPlan:
     """A plan, which waits for an approval. `entry`: the triggers among which its effect is measured."""
-    seen = pattern.effect
-    promised = Effect(measure=seen.measure, value=-seen.value, low=-seen.high, high=-seen.low)
-    matching = "that match the triggers" if entry else "of the role"
+    promised, matching = _promised(pattern, change), "that match the triggers" if entry else "of the role"
     return AdaptationPlan(
         plan_id=plan_id_of(pattern.pattern_id, tries),
         role=pattern.role,
@@ -241,15 +236,30 @@ def drafted(
         triggers=entry,
         expected=promised,
         risk=risk_of(change, pattern),
-        success_metrics=(
-            f"{seen.measure} of canary less stable, among trajectories {matching}: {promised.value:+.3g}, as of the"
-            " others",
-        ),
+        success_metrics=(_success(promised, matching),),
         rollback_criteria=(
-            "a gate refuses it, or the canary's tests roll it back",
-            f"the arms show that {seen.measure} became worse among trajectories {matching}",
+            "a gate refuses it, or the canary's tests roll it back: it reaches every call of the role, whatever it is"
+            " about",
+            f"the arms show that {promised.measure} became worse among trajectories {matching}",
         ),
         history=(PlanStep(state=DRAFT, at=now, by=ANALYST),),
+    )
+
+
+def _promised(pattern: Pattern, change: PlanChange) -> Effect:
+    """At most that those that match become as the others; nothing of what no arms compare."""
+    seen = pattern.effect
+    if change.kind not in COMPARED or seen.measure not in LOWER_IS_BETTER | HIGHER_IS_BETTER:
+        return Effect(measure=seen.measure, value=0.0, low=0.0, high=0.0)
+    return Effect(measure=seen.measure, value=-seen.value, low=-seen.high, high=-seen.low)
+
+
+def _success(promised: Effect, matching: str) -> str:
+    if promised.low == promised.high == 0:
+        return "a person has done it: no arms compare what it brings"
+    return (
+        f"{promised.measure} of canary less stable, among trajectories {matching}: better, and at most by"
+        f" {abs(promised.value):.3g}, which makes them as the others"
     )
 
 

@@ -1,6 +1,7 @@
 """The weekly report of a role: what changed, what it earned, and what was taken back; as Markdown and HTML. Pure.
 
-Statements of patterns hold words of users: in Markdown they stand in code spans, in HTML escaped.
+Statements and reasons hold words of people: redacted, bounded and on one line here, in Markdown in code spans, in HTML
+escaped.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from datetime import datetime, timedelta
 from html import escape
 
 from ratchet.analyst.domain.plan import ENDS, REJECTED, ROLLED_BACK, VALIDATED, gain_of, has_worked
+from ratchet.analyst.mining.texts import sentence_of
 from ratchet.bus.message import JsonObject
 from ratchet.core.contract.learning import AdaptationPlan, Pattern
 
@@ -59,11 +61,12 @@ def weekly_report(role: str, patterns: Sequence[Pattern], plans: Sequence[Adapta
     """Of the seven days before `until`."""
     since = until - WEEK
     opened = [each for each in patterns if since < each.opened_at <= until]
-    closed = [each for each in patterns if each.closed_at is not None and since < each.closed_at <= until]
+    closed = [each for each in patterns if each.state == "closed" and since < (each.closed_at or since) <= until]
     ended = [plan for plan in plans if plan.state in ENDS and since < plan.history[-1].at <= until]
     kept, taken_back, rejected = (
         [plan for plan in ended if plan.state == state] for state in (VALIDATED, ROLLED_BACK, REJECTED)
     )
+    kept = [plan for plan in kept if plan.policy is not None]
     open_now = sorted((each for each in patterns if each.state == "open"), key=lambda each: -each.reward_cost)
     worked = [has_worked(plan) for plan in ended]
     sections = (
@@ -71,9 +74,13 @@ def weekly_report(role: str, patterns: Sequence[Pattern], plans: Sequence[Adapta
         Section("What it earned", _earned(kept), "No effect was measured."),
         Section("What was taken back", _of_plans(taken_back), "Nothing was taken back."),
         Section("What was not tried", _of_plans(rejected), "Nothing was rejected."),
-        Section("Patterns that opened", [each.statement for each in opened][:MOST_LISTED], "None opened."),
-        Section("Patterns that closed", [_closing(each) for each in closed][:MOST_LISTED], "None closed."),
-        Section("Open patterns, the dearest first", [each.statement for each in open_now][:MOST_LISTED], "None."),
+        Section("Patterns that opened", [sentence_of(each.statement) for each in opened[:MOST_LISTED]], "None opened."),
+        Section("Patterns that closed", [_closing(each) for each in closed[:MOST_LISTED]], "None closed."),
+        Section(
+            "Open patterns, the dearest first",
+            [sentence_of(each.statement) for each in open_now[:MOST_LISTED]],
+            "None.",
+        ),
     )
     figures: JsonObject = {
         "patterns_open": len(open_now),
@@ -90,7 +97,7 @@ def weekly_report(role: str, patterns: Sequence[Pattern], plans: Sequence[Adapta
 
 def _of_plans(plans: Sequence[AdaptationPlan]) -> list[str]:
     return [
-        f"{plan.change.summary} -> {plan.verdict or plan.history[-1].reason or plan.state}"
+        f"{sentence_of(plan.change.summary)} -> {sentence_of(plan.verdict or plan.history[-1].reason or plan.state)}"
         for plan in plans[:MOST_LISTED]
     ]
 
@@ -109,5 +116,5 @@ def _earned(plans: Sequence[AdaptationPlan]) -> list[str]:
 
 
 def _closing(pattern: Pattern) -> str:
-    by = f"; it ended with {pattern.closed_by}" if pattern.closed_by and pattern.state == "closed" else ""
-    return f"{pattern.statement}{by}"
+    by = f"; it ended with {sentence_of(pattern.closed_by)}" if pattern.closed_by else ""
+    return f"{sentence_of(pattern.statement)}{by}"

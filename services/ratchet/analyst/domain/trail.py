@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from ratchet.analyst.domain.report import Report
+from ratchet.analyst.mining.texts import sentence_of
 from ratchet.bus.message import JsonObject
-from ratchet.core.contract.learning import LONGEST_STATEMENT, AdaptationPlan, LearningEvent
+from ratchet.core.contract.learning import AdaptationPlan, LearningEvent
 
 PHASE_OF: Mapping[str, str] = {
     "draft": "adaptation",
@@ -35,7 +36,7 @@ def step_event(plan: AdaptationPlan, number: int) -> LearningEvent:
         at=step.at,
         phase=PHASE_OF.get(step.state, "adaptation"),
         what=f"plan_{step.state}",
-        summary=summary[:LONGEST_STATEMENT],
+        summary=sentence_of(summary),
         key=f"{plan.plan_id}.{number}",
         role=plan.role,
         pattern_id=plan.pattern_id,

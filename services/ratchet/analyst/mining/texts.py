@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
 
+from ratchet.core.contract.learning import LONGEST_STATEMENT
 from ratchet.core.rules.redaction import redacted
 from ratchet.core.rules.texts import same_form
 
@@ -81,6 +82,11 @@ def name_of(text: str) -> str:
     """The name of a value, for people: on one line, without secrets, at most `LONGEST_NAME` characters; empty where
     nothing of it can be shown."""
     return one_line(redacted(one_line(text[:READ_NAME], READ_NAME)), LONGEST_NAME)
+
+
+def sentence_of(text: str) -> str:
+    """Words of anybody as a sentence for people: redacted, on one line, at most `LONGEST_STATEMENT` characters."""
+    return one_line(redacted(one_line(text, 4 * LONGEST_STATEMENT)), LONGEST_STATEMENT)
 
 
 @lru_cache(maxsize=32_768)

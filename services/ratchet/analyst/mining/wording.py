@@ -35,7 +35,7 @@ _WHICH: Mapping[str, str] = {
     "component": "with the reward component {}",
 }
 """Attribute -> which trajectories a trigger is about."""
-_MORE: Mapping[str, str] = {
+MORE: Mapping[str, str] = {
     "failure": "fail {} percentage points {more} often",
     "reward": "have a reward that is {} {higher}",
     "cost_usd": "cost {} USD {more} each",
@@ -160,8 +160,8 @@ def _stated(finding: Finding) -> str:
         return f"The reward component {_quoted(claim.triggers[0].value if claim.triggers else '')} rose by {moved}."
     size = _number(abs(finding.effect), claim)
     signs = {name: words[finding.effect < 0] for name, words in _WORDS.items()}
-    differ = _MORE.get(claim.measure, "differ by {}").format(size, **signs)
-    beside = ", while the reward did not rise" if claim.finding == "longer_answers" else ""
+    differ = MORE.get(claim.measure, "differ by {}").format(size, **signs)
+    beside = "; no rise of the reward is shown" if claim.finding == "longer_answers" else ""
     typical = [name for term in claim.terms[:MOST_TERMS] if (name := _quoted(term))]
     terms = f" Typical: {', '.join(typical)}." if typical else ""
     return (

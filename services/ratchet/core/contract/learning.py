@@ -37,8 +37,20 @@ PHASES = (
 )
 """Of self-learning, in their order."""
 PATTERN_KINDS = ("failure_cluster", "association", "behavior", "drift")
-MEASURES = ("failure", "reward", "cost_usd", "latency_ms", "tokens", "calls", "inputs", "feedback")
-"""What an effect is an effect on. The first four are outcomes of a trajectory."""
+MEASURES = (
+    "failure",
+    "reward",
+    "cost_usd",
+    "latency_ms",
+    "tokens",
+    "calls",
+    "answer_chars",
+    "inputs",
+    "feedback",
+    "share",
+)
+"""What an effect is an effect on. The first four are outcomes of a trajectory; `share` is that of trajectories that
+behave as the finding says."""
 CHANGES = ("bundle", "training", "held_out_tasks", "reward_weight", "note")
 """What a plan may change; a `note` asks people."""
 PLAN_STATES: dict[str, frozenset[str]] = {
@@ -90,8 +102,6 @@ class Pattern(Value, frozen=True, kw_only=True, omit_defaults=True):
     focus_area: Annotated[str, listed(*FOCUS_AREAS)]
     triggers: Annotated[tuple[Trigger, ...], Meta(max_length=8)] = ()
     """All of them hold of the trajectories that it is about; none: it is about all of the role."""
-    known_before: bool = False
-    """Whether the triggers are known before the outcome: else no effect of a plan can be measured by them."""
     effect: Effect
     """Against the trajectories of the role that do not match; of drift, against the window before."""
     share: Share
@@ -128,7 +138,7 @@ class Pattern(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PlanChange(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """What a plan changes: `kind` says which of the other members stands."""
+    """What a plan changes: `kind` says which of the other members stands. It holds no conversation of a user's."""
 
     kind: Annotated[str, listed(*CHANGES)]
     summary: Phrase
@@ -137,11 +147,11 @@ class PlanChange(Value, frozen=True, kw_only=True, omit_defaults=True):
     base: Text | None = None
     """Name of the policy that the bundle was made from: the plan is void where another is stable by then."""
     training: TrainingConfig | None = None
-    tasks: Annotated[tuple[JsonObject, ...], Meta(max_length=50)] = ()
-    """Drafts for the held-out set, as `evaluation.task.v1` has them; a person confirms them."""
+    tasks: Annotated[tuple[Uuid, ...], Meta(max_length=MOST_EVIDENCE)] = ()
+    """Trajectories of which tasks of the held-out set can be made, also beside a bundle: a person reads them, says what
+    a right answer is, and adds them."""
     component: Text | None = None
-    """Of a reward weight: the component of the role's reward."""
-    weight: float | None = None
+    """Of a reward weight: the component of the role's reward; people choose the weight."""
 
 
 class Approval(Value, frozen=True, kw_only=True):
@@ -186,6 +196,8 @@ class AdaptationPlan(Value, frozen=True, kw_only=True, omit_defaults=True):
     triggers: Annotated[tuple[Trigger, ...], Meta(max_length=8)] = ()
     """Those of the pattern: the effect is measured among trajectories that match."""
     expected: Effect
+    """An upper bound: trajectories that match become as the others of the window. All 0 of a change that no arms
+    compare: it promises nothing."""
     risk: Annotated[str, listed("low", "medium", "high")]
     """By what it touches and how many it reaches."""
     success_metrics: Annotated[tuple[Phrase, ...], Meta(min_length=1)]

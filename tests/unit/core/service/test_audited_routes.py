@@ -45,7 +45,7 @@ def test_routes_that_hand_out_content_are_recorded_reads() -> None:
         *("list_trajectories", "get_trajectory", "get_message", "get_tokens", "get_applied"),
         *("list_rows", "list_failures", "get_queue", "get_pair", "list_keys"),
         *("preview_data", "get_replay_prompts", "get_recorded_requests", "get_workflow", "list_executions"),
-        "get_episode",
+        *("get_episode", "get_pattern", "list_plans", "get_plan"),
     }
 
 

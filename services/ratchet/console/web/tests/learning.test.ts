@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { costOf, effectText, trailOf, triggersText, withPlans, type LearningEvent, type Pattern, type Plan } from "../src/views/changes/learning.ts";
+import { costOf, effectText, promiseText, toneOf, trailOf, triggersText, withPlans, type LearningEvent, type Pattern, type Plan } from "../src/views/changes/learning.ts";
 
 const PATTERN = { pattern_id: "a", role: "support", reward_cost: 3.25, cost_usd: 0.5, triggers: [{ attribute: "task_type", value: "refund" }, { attribute: "term", value: "late" }] } as unknown as Pattern;
 const PLAN = { plan_id: "p", pattern_id: "a", history: [{ state: "draft", at: "2026-01-02T00:00:00Z", by: "analyst" }] } as unknown as Plan;
@@ -19,6 +19,18 @@ test("a pattern costs reward and money, or nothing that is known", () => {
 test("an effect has its sign and its interval, triggers are all named", () => {
   assert.equal(effectText("cost_usd", 0.2, { low: 0.1, high: 0.3 }), "cost usd +0.2 (0.1 to 0.3)");
   assert.deepEqual([triggersText(PATTERN), triggersText({ ...PATTERN, triggers: [] })], ["task type refund and term late", "all of support"]);
+});
+
+test("a plan looks good only where the arms show that it helped", () => {
+  const tone = (measure: string, low: number, high: number, state = "validated") => toneOf({ state, expected: { measure }, effect: { low, high } } as unknown as Plan);
+  assert.deepEqual([tone("failure", -0.2, -0.1), tone("reward", 0.1, 0.2), tone("failure", -0.1, 0.1)], ["good", "good", "info"]);
+  assert.deepEqual([tone("failure", 0.1, 0.2), tone("reward", -0.2, -0.1), tone("failure", -0.2, -0.1, "rolled_back")], ["warn", "warn", "warn"]);
+  assert.equal(toneOf({ state: "validated", expected: { measure: "failure" } } as unknown as Plan), "info");
+});
+
+test("a promise is an upper bound, or none", () => {
+  const promise = (value: number) => promiseText({ measure: "failure", value, low: value, high: value } as unknown as Plan["expected"]);
+  assert.deepEqual([promise(-0.2), promise(0)], ["at most failure -0.2 (-0.2 to -0.2)", "nothing that arms compare"]);
 });
 
 test("the newest plan stands beside its pattern", () => {

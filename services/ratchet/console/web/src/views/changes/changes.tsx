@@ -20,7 +20,7 @@ import { Table } from "../../ui/table.tsx";
 import { DataText, PolicyName } from "../../ui/text.tsx";
 import { Ago } from "../../ui/time.tsx";
 import { Parts } from "../policies/bundle.tsx";
-import { costOf, effectText, trailOf, triggersText, withPlans, type LearningEvent, type Pattern, type Plan } from "./learning.ts";
+import { costOf, effectText, promiseText, toneOf, trailOf, triggersText, withPlans, type LearningEvent, type Pattern, type Plan } from "./learning.ts";
 
 const EVERY_MS = 10_000;
 const API = "/analyst/v1";
@@ -65,7 +65,7 @@ function Trend({ of }: { of: Pattern }) {
 function PatternPage({ role, id }: { role: string; id: string }) {
   const path = place(role, "patterns", id);
   const one = useResource<{ pattern: Pattern; plans: Plan[] }>(path, { everyMs: EVERY_MS });
-  const trail = useResource<{ events: LearningEvent[] }>(`${API}/learning/${encodeURIComponent(role)}/events`, { everyMs: EVERY_MS });
+  const trail = useResource<{ events: LearningEvent[] }>(`${API}/learning/${encodeURIComponent(role)}/events?pattern_id=${encodeURIComponent(id)}`);
   const [act, setAct] = useState<Act | null>(null);
   const acts = (of: string, state: string) => (ACTS[state] ?? []).map((name) => <ActButton key={name} scope="operate" onClick={() => setAct({ name, path: of })}>{named(name)}</ActButton>);
   return (
@@ -76,7 +76,7 @@ function PatternPage({ role, id }: { role: string; id: string }) {
           {plans.length === 0 && <Panel title="Plan"><Empty>None was made.</Empty></Panel>}
           {plans.map((plan) => (
             <Panel key={plan.plan_id} title={`Plan ${shortId(plan.plan_id)}`} actions={acts(place(role, "plans", plan.plan_id), plan.state ?? "draft")}>
-              {plan.verdict != null && <Banner tone={plan.state === "validated" ? "good" : "warn"} title={plan.verdict} />}
+              {plan.verdict != null && <Banner tone={toneOf(plan)} title={plan.verdict} />}
               <PlanFacts of={plan} />
               {plan.change.bundle != null ? <Parts bundle={plan.change.bundle} /> : <Written of={plan.change} />}
             </Panel>
@@ -112,10 +112,14 @@ function Evidence({ of }: { of: Pattern }) {
         ["Stability", `${share(of.confidence)} of resamples show it`],
         ["Seen", <><Ago at={of.seen_at} />, first <Ago at={of.opened_at} /></>],
         ["Advice", <DataText text={of.advice} />],
-        ["Trajectories", (of.evidence ?? []).map((each) => <a key={each} class="id nowrap" href={href("trajectories", each, { role: of.role })}>{shortId(each)} </a>)],
+        ["Trajectories", <Trajectories ids={of.evidence ?? []} role={of.role} />],
       ]} />
     </>
   );
+}
+
+function Trajectories({ ids, role }: { ids: readonly string[]; role: string }) {
+  return <>{ids.map((each) => <a key={each} class="id nowrap" href={href("trajectories", each, { role })}>{shortId(each)} </a>)}</>;
 }
 
 function PlanFacts({ of }: { of: Plan }) {
@@ -125,8 +129,9 @@ function PlanFacts({ of }: { of: Plan }) {
       ["State", <Status state={of.state ?? "draft"} />],
       ["Change", <DataText text={of.change.summary} />],
       ["Risk", of.risk],
-      ["Expected", effectText(expected.measure, expected.value, expected)],
+      ["Promises", promiseText(expected)],
       ["Effect", effect == null ? "not measured" : `${effectText(expected.measure, effect.difference, effect)}, of ${effect.canary} in canary and ${effect.stable} in stable`],
+      ["Held-out tasks of", of.change.tasks == null ? null : <Trajectories ids={of.change.tasks} role={of.role} />],
       ["Succeeds when", <DataText text={of.success_metrics.join("; ")} />],
       ["Taken back when", <DataText text={of.rollback_criteria.join("; ")} />],
       ["Policy", of.policy == null ? null : <a href={href("rollouts", of.role)}><PolicyName name={of.policy} /></a>],
@@ -137,8 +142,8 @@ function PlanFacts({ of }: { of: Plan }) {
 
 /** A change that is no bundle. */
 function Written({ of }: { of: Plan["change"] }) {
-  const text = of.training ?? of.tasks ?? (of.component == null ? null : { [of.component]: of.weight });
-  return text === null ? null : <pre class="quote"><LongText text={JSON.stringify(text, null, 1)} /></pre>;
+  const text = of.training ?? of.component;
+  return text == null ? null : <pre class="quote"><LongText text={JSON.stringify(text, null, 1)} /></pre>;
 }
 
 function Decide({ act, onClose, onDone }: { act: Act; onClose: () => void; onDone: () => void }) {

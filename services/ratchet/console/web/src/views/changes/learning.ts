@@ -28,6 +28,19 @@ export function effectText(of: string, value: number, { low, high }: { low: numb
   return `${words(of)} ${value > 0 ? "+" : ""}${measure(value)} (${measure(low)} to ${measure(high)})`;
 }
 
+/** What a plan promises at most. */
+export function promiseText({ measure: of, value, low, high }: Plan["expected"]): string {
+  return low === 0 && high === 0 ? "nothing that arms compare" : `at most ${effectText(of, value, { low, high })}`;
+}
+
+/** Good only where the arms show that it helped, of whatever became of its policy. */
+export function toneOf({ state, expected, effect }: Plan): "good" | "info" | "warn" {
+  if (state === "rolled_back") return "warn";
+  if (effect == null) return "info";
+  const [low, high] = ["reward", "feedback"].includes(expected.measure) ? [effect.low, effect.high] : [-effect.high, -effect.low];
+  return low > 0 ? "good" : high < 0 ? "warn" : "info";
+}
+
 /** Which trajectories it is about. */
 export function triggersText({ triggers = [], role }: Pattern): string {
   return triggers.map((each) => `${words(each.attribute)} ${each.value}`).join(" and ") || `all of ${role}`;
