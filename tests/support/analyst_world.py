@@ -56,36 +56,12 @@ class Leads:
         return
 
 
-class Killed(Exception):
-    """The process is gone."""
-
-
-class MortalStore(PatternStore):
-    """Dies before its write number `dies_at`, the first being 0."""
-
-    def __init__(self, bus: FakeBus, dies_at: int | None = None) -> None:
-        super().__init__(bus)
-        self._dies_at, self.writes = dies_at, 0
-
-    def _live(self) -> None:
-        if self.writes == self._dies_at:
-            raise Killed
-        self.writes += 1
-
-    async def put(self, pattern: Pattern, revision: int | None) -> int:
-        self._live()
-        return await super().put(pattern, revision)
-
-    async def keep_looked(self, role: str, looked: object, revision: int | None) -> int:
-        self._live()
-        return await super().keep_looked(role, looked, revision)  # type: ignore[arg-type]
-
-
 class AnalystWorld:
     """A broker, and processes that look at one role."""
 
     def __init__(self) -> None:
-        self.bus = FakeBus(FakeBroker(load_contracts()))
+        self.broker = FakeBroker(load_contracts())
+        self.bus = FakeBus(self.broker)
         self.store = PatternStore(self.bus)
         self.now = START + timedelta(hours=2, minutes=10)
         self.trajectories = (300, 300)
@@ -94,10 +70,9 @@ class AnalystWorld:
         self.seen: dict[str, Seen] = {}
         self.asked: list[Question] = []
 
-    def runs(self, store: PatternStore | None = None) -> Runs:
+    def runs(self) -> Runs:
         """A process."""
-        held = store or self.store
-        return Runs(held, Trail(self.bus), Leads(), self, self.mine, self.stable, PLACE, lambda: self.now)
+        return Runs(self.store, Trail(self.bus), Leads(), self, self.mine, self.stable, PLACE, lambda: self.now)
 
     async def roles(self, since: datetime) -> list[str]:
         return [ROLE]

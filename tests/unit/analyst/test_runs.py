@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -12,9 +11,11 @@ from msgspec.structs import replace
 from ratchet.analyst.domain import looking
 from ratchet.analyst.domain.patterns import MOST_OPEN, Seen
 from ratchet.analyst.domain.windows import windows
+from ratchet.analyst.nats_trail import Trail
+from ratchet.bus.testing.broker import Killed
 from ratchet.core.contract import LearningEvent
 from ratchet.core.contract.learning import Effect
-from tests.support.analyst_world import POLICY, ROLE, START, AnalystWorld, Killed, MortalStore, pattern
+from tests.support.analyst_world import POLICY, ROLE, START, AnalystWorld, pattern
 
 HOUR = timedelta(hours=1)
 THERE = Seen(share=0.25, count=75, effect=Effect(measure="failure", value=0.4, low=0.3, high=0.5))
@@ -115,21 +116,25 @@ async def test_no_more_patterns_open_than_people_can_read() -> None:
     assert min(each.reward_cost for each in await world.patterns()) == 2.0
 
 
-@pytest.mark.parametrize("dies_at", range(5))
-async def test_a_kill_at_any_write_repeats_nothing_that_counts(dies_at: int) -> None:
-    world, whole = AnalystWorld(), AnalystWorld()
-    for each in (world, whole):
-        each.claims = [pattern(), pattern("orders")]
+@pytest.mark.parametrize("after_effect", [False, True])
+async def test_a_kill_at_any_write_repeats_nothing_that_counts(after_effect: bool) -> None:
+    whole = AnalystWorld()
+    whole.claims = [pattern(), pattern("orders")]
     expected = await whole.runs().run(ROLE)
-    with suppress(Killed):
-        await world.runs(MortalStore(world.bus, dies_at)).run(ROLE)
-    assert await world.runs().run(ROLE) == expected
-    assert await world.patterns() == await whole.patterns()
-    published = world.bus.published(LearningEvent)
-    assert {event.event_id for event in published} == {event.event_id for event in whole.bus.published(LearningEvent)}
-    looked = await world.store.looked(ROLE)
-    assert looked is not None
-    assert (looked.value.discoveries, looked.value.pending) == (2, None)
+    steps = {event.event_id for event in whole.bus.published(LearningEvent)}
+    for number in range(1, whole.broker.faults.writes + 1):
+        world = AnalystWorld()
+        world.claims = whole.claims
+        world.broker.faults.at, world.broker.faults.after_effect = number, after_effect
+        with pytest.raises(Killed):
+            await world.runs().run(ROLE)
+        assert await world.runs().run(ROLE) == expected
+        assert await world.patterns() == await whole.patterns()
+        assert {event.event_id for event in await Trail(world.bus).read(ROLE)} == steps
+        looked = await world.store.looked(ROLE)
+        assert looked is not None
+        assert (looked.value.discoveries, looked.value.pending) == (2, None)
+    assert whole.broker.faults.writes == 9
 
 
 async def test_of_two_that_look_at_the_same_the_run_counts_once() -> None:
