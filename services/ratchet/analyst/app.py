@@ -33,7 +33,7 @@ from ratchet.analyst.runs import LOOK_S, Runs
 from ratchet.analyst.settings import Settings
 from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
-from ratchet.core.contract.learning import PATTERNS, AdaptationPlan, Pattern
+from ratchet.core.contract.learning import PATTERNS, AdaptationPlan
 from ratchet.core.contract.state import POLICIES, Route
 from ratchet.core.errors import MissingExtra
 from ratchet.core.rules.redaction import rules_digest
@@ -86,10 +86,6 @@ def assembled(settings: Settings, bus: Bus, warehouse: Warehouse, deployer: Depl
         entries = await plans.every(lambda name: name == role)
         return [entry.value for entry in entries if entry.value.pattern_id == pattern_id]
 
-    async def open_patterns(role: str) -> list[Pattern]:
-        entries = await store.every(lambda name: name == role)
-        return [entry.value for entry in entries if entry.value.state == "open"]
-
     async def look() -> None:
         await runs.look()
         held = await plans.every()
@@ -108,7 +104,7 @@ def assembled(settings: Settings, bus: Bus, warehouse: Warehouse, deployer: Depl
     leadership = Leadership(ELECTION, Bucket(bus, PATTERNS, Leader), f"http://{shared.http_host}:{settings.port}")
     runs = _runs(shared, bus, warehouse, leadership)
     looks, decisions = PatternRoutes(store, trail, runs, plans_of, bus.now), PlanRoutes(plans, store, trail, bus.now)
-    api = http_app([looks, decisions, EpisodeRoutes(StoredTrajectories(warehouse), open_patterns)])
+    api = http_app([looks, decisions, EpisodeRoutes(StoredTrajectories(warehouse), store.open_of)])
     audit = api.audit = audit_log_of(shared, bus, NAME)
     sites = Sites(shared.allowed_hosts)
     callers = Authentication(api, keys.caller_of)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Protocol
 from msgspec.structs import replace
 from pydantic import Field
 
+from ratchet.analyst.domain.looking import dismissal
 from ratchet.analyst.http_episodes import EpisodeRoutes
 from ratchet.analyst.http_plans import PlanRoutes, RoleName
 from ratchet.analyst.kv_patterns import PatternStore
@@ -91,20 +92,10 @@ class PatternRoutes:
         entry = await self._require(role, pattern_id)
         if entry.value.state == "dismissed":
             raise WrongState("the pattern is dismissed already")
-        at = self.now()
-        dismissed = replace(entry.value, state="dismissed", closed_at=at, closed_by=caller.actor(None), reason=reason)
+        by, at = caller.actor(None), self.now()
+        dismissed = replace(entry.value, state="dismissed", closed_at=at, closed_by=by, reason=reason)
         await self.store.put(dismissed, entry.revision)
-        event = LearningEvent(
-            at=at,
-            phase="pattern_identification",
-            what="pattern_dismissed",
-            summary=sentence_of(f"Dismissed: {reason}"),
-            key=f"{pattern_id}.{entry.revision}",
-            role=role,
-            pattern_id=pattern_id,
-            facts={"by": caller.actor(None)},
-        )
-        await self.trail.publish([event])
+        await self.trail.publish([dismissal(dismissed)])
         return await self._shown(dismissed)
 
     async def analyze(self, body: AnalysisIn) -> AnalysisOut:

@@ -13,6 +13,7 @@ import msgspec
 import structlog
 
 from ratchet.analyst.domain.looking import Looked
+from ratchet.analyst.domain.patterns import OPEN
 from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket, Entry
 from ratchet.bus.message import decode
@@ -41,6 +42,11 @@ class PatternStore:
             except msgspec.DecodeError as error:
                 log.error("a pattern cannot be read", pattern=key, reason=str(error))
         return readable
+
+    async def open_of(self, role: str) -> list[Pattern]:
+        """The open ones of a role."""
+        entries = await self.every(lambda name: name == role)
+        return [entry.value for entry in entries if entry.value.state == OPEN]
 
     async def get(self, role: str, pattern_id: str) -> Entry[Pattern] | None:
         """A pattern as it stands."""

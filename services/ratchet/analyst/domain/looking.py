@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from ratchet.analyst.domain.patterns import Outcome, Seen
+from ratchet.analyst.domain.patterns import DISMISSED, Outcome, Seen
 from ratchet.analyst.domain.windows import Windows
 from ratchet.bus.message import Value
 from ratchet.core.contract import LearningEvent
@@ -147,6 +147,28 @@ def steps(role: str, windows: Windows, mined: Mined, outcome: Outcome, now: date
                 pattern_id=pattern.pattern_id,
                 facts={"kind": pattern.kind, "share": pattern.share, "confidence": pattern.confidence},
             )
+
+
+def dismissal(pattern: Pattern) -> LearningEvent:
+    """The step of a pattern that a person dismissed."""
+    return LearningEvent(
+        at=pattern.closed_at or pattern.seen_at,
+        phase="pattern_identification",
+        what="pattern_dismissed",
+        summary=f"Dismissed: {pattern.reason}"[:LONGEST_STATEMENT],
+        key=pattern.pattern_id,
+        role=pattern.role,
+        pattern_id=pattern.pattern_id,
+        facts={"by": pattern.closed_by},
+    )
+
+
+def dismissed_since(looked: Looked, patterns: Sequence[Pattern]) -> Iterator[LearningEvent]:
+    """Steps of patterns that were dismissed since the last run: a kill may have kept them from the trail."""
+    for pattern in patterns:
+        is_new = looked.windows is None or pattern.closed_at is None or pattern.closed_at > looked.windows.until
+        if pattern.state == DISMISSED and is_new:
+            yield dismissal(pattern)
 
 
 def _summary(what: str, pattern: Pattern) -> str:
