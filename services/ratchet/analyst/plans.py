@@ -28,11 +28,11 @@ from ratchet.analyst.domain.plan import (
     plan_id_of,
     stepped,
 )
-from ratchet.analyst.domain.proposal import drafted, proposed
+from ratchet.analyst.domain.proposal import drafted, proposed, unpromised
 from ratchet.analyst.domain.report import weekly_report
 from ratchet.analyst.domain.trail import report_event, step_event, week_before
 from ratchet.analyst.drafting import Drafting
-from ratchet.analyst.effects import entry_of
+from ratchet.analyst.effects import entry_of, why_unmeasurable
 from ratchet.analyst.executing import Executing
 from ratchet.analyst.kv_patterns import PatternStore
 from ratchet.analyst.kv_plans import PlanStore
@@ -129,6 +129,8 @@ class Plans:
             raise Rejected(f"plan {plan_id} is in the trail, and its record is lost or unreadable: none is drafted")
         change = proposed(pattern, kind, await self.drafting.material(pattern, kind))
         plan = drafted(pattern, change, entry_of(pattern.triggers), tries, self.now())
+        if why_unmeasurable(plan) is not None:
+            plan = unpromised(plan)
         await self.store.create(plan)
         await self._publish(plan)
 

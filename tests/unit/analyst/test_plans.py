@@ -201,6 +201,15 @@ async def test_a_reason_of_nothing_that_can_be_seen_rejects_nothing(world: World
     assert (await world.decided(OPERATOR, "reject", {"reason": reason})).status_code == 400
 
 
+@pytest.mark.parametrize(("attribute", "promised"), [("tool_error", 0.0), ("term", -0.4)])
+async def test_a_plan_of_what_arms_cannot_compare_promises_nothing(attribute: str, promised: float) -> None:
+    world = World()
+    await world.open(pattern_of(triggers=(Trigger(attribute=attribute, value="refund"),)))
+    await world.analyst().look()
+    [plan] = await world.plans()
+    assert (plan.change.kind, plan.expected.value) == ("bundle", promised)
+
+
 async def test_a_dismissal_keeps_no_raw_reason(world: World) -> None:
     async with world.served(OPERATOR) as client:
         path = f"/v1/patterns/shop/{pattern_of().pattern_id}/dismiss"
@@ -215,7 +224,8 @@ async def test_a_dismissal_keeps_no_raw_reason(world: World) -> None:
 
 async def test_a_trail_of_a_pattern_has_its_plans_steps_and_no_others(world: World) -> None:
     await world.open(pattern_of(pattern_id="2" * 32))
-    await world.analyst().look()
+    for _ in range(2):
+        await world.analyst().look()
     async with world.served(VIEWER) as client:
         answer = await client.get("/v1/learning/shop/events", params={"pattern_id": "2" * 32})
     assert [(each["what"], each["pattern_id"]) for each in answer.json()["events"]] == [("plan_draft", "2" * 32)]

@@ -166,7 +166,8 @@ def test_a_change_that_no_arms_compare_promises_nothing(kind: str) -> None:
     assert change.kind == kind
     plan = drafted(pattern, change, pattern.triggers, 0, NOW)
     assert (plan.expected.value, plan.expected.low, plan.expected.high) == (0.0, 0.0, 0.0)
-    assert plan.success_metrics == ("a person has done it: no arms compare what it brings",)
+    assert plan.success_metrics == ("people judge it: no arms compare what it brings",)
+    assert plan.rollback_criteria == ("nothing is rolled out: it changes no policy",)
 
 
 def test_a_plan_promises_an_upper_bound_and_names_its_reach() -> None:

@@ -17,7 +17,7 @@ from statistics import median
 
 import msgspec
 
-from ratchet.analyst.domain.plan import ANALYST, DRAFT, HIGHER_IS_BETTER, LOWER_IS_BETTER, plan_id_of
+from ratchet.analyst.domain.plan import ANALYST, DRAFT, plan_id_of
 from ratchet.analyst.domain.risk import risk_of
 from ratchet.core.contract.bundle import APPEND, NO_BUNDLE, Bundle, Instructions
 from ratchet.core.contract.http.jobs import PlanOut
@@ -44,6 +44,9 @@ MOST_TOOLS = 40
 TRAINING_ROWS = 5_000
 COMPARED = frozenset({"bundle", "training"})
 """Changes that make a policy: the arms of its rollout show what it does."""
+REFUSED = (
+    "a gate refuses it, or the canary's tests roll it back: it reaches every call of the role, whatever it is about"
+)
 _SAFE = re.compile(r"[\w.:-]{1,60}")
 """A word or name that may stand in instructions."""
 _RANGE = re.compile(r"\d+ (to \d+ characters|characters and more)")
@@ -224,9 +227,10 @@ _MAKERS: Mapping[str, Callable[[Pattern, Material], PlanChange | None]] = {
 def drafted(
     pattern: Pattern, change: PlanChange, entry: tuple[Trigger, ...], tries: int, now: datetime
 ) -> AdaptationPlan:
-    """A plan, which waits for an approval. `entry`: the triggers among which its effect is measured."""
-    promised, matching = _promised(pattern, change), "that match the triggers" if entry else "of the role"
-    return AdaptationPlan(
+    """A plan, which waits for an approval. `entry`: the triggers among which its effect is measured. It promises at
+    most that trajectories that match become as the others."""
+    seen, matching = pattern.effect, "that match the triggers" if entry else "of the role"
+    plan = AdaptationPlan(
         plan_id=plan_id_of(pattern.pattern_id, tries),
         role=pattern.role,
         pattern_id=pattern.pattern_id,
@@ -234,32 +238,29 @@ def drafted(
         focus_area=pattern.focus_area,
         change=change,
         triggers=entry,
-        expected=promised,
+        expected=Effect(measure=seen.measure, value=-seen.value, low=-seen.high, high=-seen.low),
         risk=risk_of(change, pattern),
-        success_metrics=(_success(promised, matching),),
+        success_metrics=(
+            f"{seen.measure} of canary less stable, among trajectories {matching}: better, and at most by"
+            f" {abs(seen.value):.3g}, which makes them as the others",
+        ),
         rollback_criteria=(
-            "a gate refuses it, or the canary's tests roll it back: it reaches every call of the role, whatever it is"
-            " about",
-            f"the arms show that {promised.measure} became worse among trajectories {matching}",
+            REFUSED,
+            f"the arms show that {seen.measure} became worse among trajectories {matching}",
         ),
         history=(PlanStep(state=DRAFT, at=now, by=ANALYST),),
     )
+    return plan if change.kind in COMPARED else unpromised(plan)
 
 
-def _promised(pattern: Pattern, change: PlanChange) -> Effect:
-    """At most that those that match become as the others; nothing of what no arms compare."""
-    seen = pattern.effect
-    if change.kind not in COMPARED or seen.measure not in LOWER_IS_BETTER | HIGHER_IS_BETTER:
-        return Effect(measure=seen.measure, value=0.0, low=0.0, high=0.0)
-    return Effect(measure=seen.measure, value=-seen.value, low=-seen.high, high=-seen.low)
-
-
-def _success(promised: Effect, matching: str) -> str:
-    if promised.low == promised.high == 0:
-        return "a person has done it: no arms compare what it brings"
-    return (
-        f"{promised.measure} of canary less stable, among trajectories {matching}: better, and at most by"
-        f" {abs(promised.value):.3g}, which makes them as the others"
+def unpromised(plan: AdaptationPlan) -> AdaptationPlan:
+    """A plan whose effect no arms can compare: it promises nothing."""
+    rolled_out = plan.change.kind in COMPARED
+    return msgspec.structs.replace(
+        plan,
+        expected=Effect(measure=plan.expected.measure, value=0.0, low=0.0, high=0.0),
+        success_metrics=("people judge it: no arms compare what it brings",),
+        rollback_criteria=(REFUSED if rolled_out else "nothing is rolled out: it changes no policy",),
     )
 
 
