@@ -97,6 +97,14 @@ class StoredEpisodes:
         """Trajectories that ended within a window, in pages."""
         bounds = {"role": role, "since": since, "until": until}
         ids = [row["trajectory_id"] for row in await self._warehouse.rows(_IDS, bounds)]
+        async for page in self.chosen(role, ids, since, until):
+            yield page
+
+    async def chosen(
+        self, role: str, ids: Sequence[str], since: datetime, until: datetime
+    ) -> AsyncIterator[list[Rated]]:
+        """Of these trajectories those that ended within a window, in pages; ids in their order."""
+        bounds = {"role": role, "since": since, "until": until}
         for start in range(0, len(ids), PAGE):
             yield await self._page(ids[start : start + PAGE], bounds)
 

@@ -56,8 +56,9 @@ STAGES: Mapping[str, str] = {
 WITH_TRAFFIC = frozenset({"running", "paused", "held", "suspended", "soaking"})
 REGISTERED_WITHIN = timedelta(days=1)
 """Of a job's end: one of which no policy came by then made none that can be deployed."""
-LONGEST_SETTLING_S = 3600.0
-"""After a promotion, how long outcomes of the last trajectories are waited for at most."""
+LONGEST_SETTLING = timedelta(hours=1)
+"""How long the outcome of a start, and after a rollout those of the last ones, is waited for at most."""
+MANY = 5_000
 HANDED_OVER: Mapping[str, str] = {
     "note": "Handed to people",
     "held_out_tasks": "Handed to people, who say what the right answers are and add the tasks",
@@ -76,7 +77,7 @@ class Executing:
     """Asks the broker whether this analyst still leads, before anything is asked of another program. Raises
     `NotLeading`."""
     measure_every: timedelta = timedelta(minutes=5)
-    """Between two looks at the effect of a canary: each reads the trajectories since it began."""
+    """Between two looks at the effect of a canary: each reads its trajectories. Twelve times that once `MANY` match."""
     _looked: dict[str, datetime] = field(default_factory=dict[str, datetime], init=False)
 
     async def step(self, plan: AdaptationPlan, now: datetime) -> AdaptationPlan:
@@ -156,7 +157,7 @@ class Executing:
             return await self._watch(plan, rollout, now)
         if ending in (PROMOTED, TAKEN_BACK) and not _is_settled(rollout, now):
             return plan
-        return await self._conclude(plan, ending, rollout.reason, rollout.created_at, now)
+        return await self._conclude(plan, ending, rollout.reason, rollout, now)
 
     async def _follow_by_stage(self, plan: AdaptationPlan, policy: str, now: datetime) -> AdaptationPlan:
         """Of a policy whose rollout is still to come, or was followed by another one before it was looked at."""
@@ -166,16 +167,17 @@ class Executing:
         ending = STAGES.get(version.stage)
         if ending is None:
             return plan
-        return await self._conclude(plan, ending, version.reason or version.stage, plan.history[-1].at, now)
+        return await self._conclude(plan, ending, version.reason or version.stage, None, now)
 
     async def _watch(self, plan: AdaptationPlan, rollout: RolloutOut, now: datetime) -> AdaptationPlan:
         """Measure the effect from time to time; a canary that is shown to harm is taken back."""
         looked = self._looked.get(plan.plan_id)
         if rollout.state not in WITH_TRAFFIC or why_unmeasurable(plan) is not None:
             return plan
-        if looked is not None and now - looked < self.measure_every:
+        is_large = plan.effect is not None and plan.effect.stable + plan.effect.canary >= MANY
+        if looked is not None and now - looked < self.measure_every * (12 if is_large else 1):
             return plan
-        measured = await self.effects.measure(plan, rollout.rollout_id, rollout.created_at, now)
+        measured = await self.effects.measure(plan, rollout.rollout_id, rollout.created_at, now, _settling(rollout))
         seen = plan if isinstance(measured, str) else replace(plan, effect=measured)
         if not isinstance(measured, str) and has_helped(seen) is False:
             await self.confirm()
@@ -184,9 +186,9 @@ class Executing:
         return seen
 
     async def _conclude(
-        self, plan: AdaptationPlan, ending: str, reason: str, since: datetime, now: datetime
+        self, plan: AdaptationPlan, ending: str, reason: str, rollout: RolloutOut | None, now: datetime
     ) -> AdaptationPlan:
-        """The end of a plan whose policy came to an end of its own."""
+        """The end of a plan whose policy came to an end of its own; None for a rollout that was followed by another."""
         self._looked.pop(plan.plan_id, None)
         if ending == REFUSED:
             return _rejected(plan, now, f"{plan.policy} was refused: {reason}")
@@ -195,12 +197,12 @@ class Executing:
         if plan.rollout_id is None:
             measured = "its rollout is not known any more"
         else:
-            measured = await self.effects.measure(plan, plan.rollout_id, since, now)
-        effect = plan.effect if isinstance(measured, str) else measured
-        if effect is not None:
-            words = verdict_of(effect, plan.expected)
+            since = rollout.created_at if rollout is not None else plan.history[-1].at
+            measured = await self.effects.measure(plan, plan.rollout_id, since, now, _settling(rollout))
+        if isinstance(measured, str):
+            effect, words = None, f"Whether it helped is not known: {measured}."
         else:
-            words = f"Whether it helped is not known: {measured}."
+            effect, words = measured, verdict_of(measured, plan.expected)
         if ending == TAKEN_BACK:
             verdict = _short(f"Taken back: {reason}. {words}")
             return stepped(plan, ROLLED_BACK, now, ANALYST, _short(reason), effect=effect, verdict=verdict)
@@ -222,9 +224,13 @@ def _named(known: RolePoliciesOut, name: str) -> PolicyVersion | None:
 
 def _is_settled(rollout: RolloutOut, now: datetime) -> bool:
     """Whether the last trajectories of a canary have had the time that outcomes take."""
-    horizon_s = rollout.horizon.seconds if rollout.horizon is not None else LONGEST_SETTLING_S
-    waited_s = (now - (rollout.finished_at or now)).total_seconds()
-    return waited_s >= min(horizon_s, LONGEST_SETTLING_S)
+    return now - (rollout.finished_at or now) >= _settling(rollout)
+
+
+def _settling(rollout: RolloutOut | None) -> timedelta:
+    """Within which the outcome of a start is due."""
+    horizon = rollout.horizon if rollout is not None else None
+    return min(timedelta(seconds=horizon.seconds), LONGEST_SETTLING) if horizon is not None else LONGEST_SETTLING
 
 
 def _rejected(plan: AdaptationPlan, now: datetime, why: str) -> AdaptationPlan:

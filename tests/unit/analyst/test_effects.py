@@ -38,6 +38,13 @@ def episodes(ids: tuple[str, ...], refund: np.ndarray, measures: Mapping[str, Fl
     return Episodes(ids, np.arange(len(ids), dtype=np.uint64), np.zeros(len(ids)), measures, {}, members)
 
 
+def ended_of(whole: Episodes, ended: np.ndarray) -> Episodes:
+    """Those that ended."""
+    ids = tuple(np.array(whole.ids)[ended])
+    refund = whole.matching([REFUNDS])[ended]
+    return episodes(ids, refund, {name: values[ended] for name, values in whole.measures.items()})
+
+
 def effect_of(plan: AdaptationPlan, episodes: Episodes, drawn: Drawn) -> ArmEffect:
     effect = arm_effect(plan, episodes, drawn, NOW)
     assert isinstance(effect, ArmEffect), effect
@@ -92,13 +99,38 @@ def test_values_that_one_arm_loses_more_often_show_nothing() -> None:
     assert "known unequally often" in str(arm_effect(plan, *world(6_000, (0.1, 0.1, 0.1), known=(1.0, 0.5)), NOW))
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_canary_whose_failing_runs_hang_is_not_shown_to_help(seed: int) -> None:
+    whole, drawn = world(4_000, (0.3, 0.6, 0.3), seed)
+    rng, failed = np.random.default_rng(seed), whole.measures["failure"] == 1
+    hangs = np.array([drawn[each][0] == "canary" for each in whole.ids]) & failed & (rng.random(4_000) < 0.9)
+    seen = arm_effect(plan_of(), ended_of(whole, ~hangs), drawn, NOW)
+    assert "end unequally often" in str(seen)
+    of_the_role = replace(plan_of(), triggers=())
+    assert effect_of(of_the_role, ended_of(whole, ~hangs), drawn).low > 0
+
+
+def test_arms_that_reach_the_triggers_unequally_show_nothing() -> None:
+    whole, drawn = world(6_000, (0.3, 0.3, 0.3))
+    arms = np.array([drawn[each][0] == "canary" for each in whole.ids])
+    relabelled = whole.matching([REFUNDS]) & ~(arms & (np.arange(6_000) % 2 == 0))
+    seen = arm_effect(plan_of(), episodes(whole.ids, relabelled, whole.measures), drawn, NOW)
+    assert "reach the triggers unequally" in str(seen)
+
+
+def test_a_few_points_of_missing_values_are_unequal_too() -> None:
+    plan = replace(plan_of(), expected=Effect(measure="reward", value=0.4, low=0.3, high=0.5))
+    assert "known unequally often" in str(arm_effect(plan, *world(9_000, (0.1, 0.1, 0.1), known=(1.0, 0.95)), NOW))
+    assert isinstance(arm_effect(plan, *world(9_000, (0.1, 0.1, 0.1), known=(0.95, 0.95)), NOW), ArmEffect)
+
+
 def test_trajectories_of_no_draw_are_left_out() -> None:
     whole, drawn = world(6_000, (0.6, 0.1, 0.5))
     few = {each: drawn[each] for each in [*drawn][:20]}
     assert "trajectories match the triggers" in str(arm_effect(plan_of(), whole, few, NOW))
 
 
-@pytest.mark.parametrize("attribute", ["tool_error", "behavior", "version", "model", "document"])
+@pytest.mark.parametrize("attribute", ["tool_error", "behavior", "version", "document", "domain", "task_type"])
 def test_what_the_arm_may_have_touched_measures_no_effect(attribute: str) -> None:
     plan = replace(plan_of(), triggers=(Trigger(attribute=attribute, value="x"),))
     assert f"{attribute} is known only after the arm was drawn" in str(why_unmeasurable(plan))

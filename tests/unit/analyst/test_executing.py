@@ -32,7 +32,9 @@ class Measured(Effects):
     def __init__(self, effect: ArmEffect | str) -> None:
         self.__dict__["effect"] = effect
 
-    async def measure(self, plan: AdaptationPlan, rollout_id: str, since: datetime, now: datetime) -> ArmEffect | str:
+    async def measure(
+        self, plan: AdaptationPlan, rollout_id: str, since: datetime, now: datetime, settling: timedelta
+    ) -> ArmEffect | str:
         return self.__dict__["effect"]
 
 
@@ -197,6 +199,25 @@ async def test_a_canary_that_harms_what_the_plan_is_about_is_taken_back() -> Non
     path, body = programs.asked[-1]
     assert (path, body["rollout_id"]) == ("/v1/rollouts/shop/rollback", plan.rollout_id)
     assert body["reason"].startswith(f"plan {plan.plan_id}: It harmed")
+
+
+async def test_a_large_canary_is_measured_once_an_hour() -> None:
+    programs = Programs()
+    carried = executing(programs, replace(HELPED, stable=4_000, canary=1_000))
+    plan = await to_rest(carried, approved_plan())
+    programs.canary("running")
+    plan = await to_rest(carried, plan, LATER)
+    carried.effects.__dict__["effect"] = HARMED
+    for minutes, state in ((59, "executing"), (60, "rolled_back")):
+        later = await to_rest(carried, plan, LATER + timedelta(minutes=minutes))
+        if minutes == 60:
+            later = await to_rest(carried, later, LATER + timedelta(hours=3))
+        assert later.state == state
+
+
+async def test_the_last_outcomes_of_a_canary_taken_back_are_waited_for() -> None:
+    plan, _ = await followed("rolled_back", HARMED, finished_at=(LATER - timedelta(seconds=59)).isoformat())
+    assert plan.state == "executing"
 
 
 async def test_a_canary_that_helps_is_left_to_its_tests() -> None:

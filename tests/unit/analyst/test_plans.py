@@ -49,7 +49,9 @@ class NoRows:
         return []
 
 
-async def no_episodes(role: str, since: datetime, until: datetime, keep: Sequence[Trigger]) -> Episodes:
+async def no_episodes(
+    role: str, since: datetime, until: datetime, keep: Sequence[Trigger], ids: Sequence[str] | None = None
+) -> Episodes:
     empty = np.zeros(0)
     return Episodes((), np.zeros(0, dtype=np.uint64), empty, {"failure": empty}, {}, {})
 
