@@ -58,6 +58,24 @@ async def test_a_standby_takes_over_when_it_saw_no_renewal_for_long_enough() -> 
     assert (second.leading, second.term) == (True, 2)
 
 
+async def test_who_cannot_renew_the_lead_is_not_ready() -> None:
+    bus, clock = fake_bus(), FakeClock()
+    first, second = deployer(bus, clock, "first"), deployer(bus, clock, "second")
+    await first.beat()
+    await second.beat()
+    clock.advance(TAKEOVER_S + 1)  # a full bucket refuses the writes of both
+    assert [await each.check() for each in (first, second)] == ["no deployer leads for now"] * 2
+
+
+async def test_one_that_is_started_anew_sends_no_caller_to_itself() -> None:
+    bus, clock = fake_bus(), FakeClock()
+    await deployer(bus, clock, "first").beat()
+    again = deployer(bus, clock, "first")
+    await again.beat()
+    with pytest.raises(NotLeading, match="no deployer leads for now: try again in a few seconds"):
+        _ = again.term
+
+
 async def test_leader_that_could_not_renew_steps_down_before_standby_takes_over() -> None:
     bus, clock = fake_bus(), FakeClock()
     first = deployer(bus, clock, "first")

@@ -129,10 +129,18 @@ class Leadership:
     @property
     def refusal(self) -> str:
         """Why this process refuses an order, and where to send it."""
-        known = self._known
-        if known is None or known.holder in ("", self._me):
+        if (leader := self._other) is None:
             return f"no {self._election.holder} leads for now: try again in a few seconds"
-        return f"this {self._election.holder} is a standby: send it to the one that leads, {known.url}"
+        return f"this {self._election.holder} is a standby: send it to the one that leads, {leader.url}"
+
+    @property
+    def _other(self) -> Leader | None:
+        """Who leads instead; None where it is overdue, or was this process itself, maybe before it was started anew."""
+        known, seen = self._known, self._seen
+        if known is None or known.holder in ("", self._me) or known.url == self._url:
+            return None
+        is_overdue = seen is not None and self._monotonic() - seen[1] > self._takeover_s
+        return None if is_overdue else known
 
     async def confirm(self) -> None:
         """See `Lead`."""
@@ -147,12 +155,7 @@ class Leadership:
 
     async def check(self) -> str | None:
         """Readiness: a standby of a living leader is ready."""
-        known = self._known
-        return (
-            None
-            if self.leading or (known is not None and known.holder)
-            else f"no {self._election.holder} leads for now"
-        )
+        return None if self.leading or self._other is not None else f"no {self._election.holder} leads for now"
 
     async def run(self) -> None:
         """Take part until stopped; then give the lead back, so that a standby need not wait."""
