@@ -121,7 +121,7 @@ def version_of(number: int, stage: str = "registered", **members: Any) -> Policy
 @dataclass
 class Programs:
     """Deployer and coordinator as far as plans ask them; `asked`: what would change something. `lost`: answers are lost
-    after they took effect; `forbidden`: the key may look alone."""
+    after they took effect; `forbidden`: the key may look alone; `answers`: something else at their address does so."""
 
     versions: list[PolicyVersion] = field(default_factory=lambda: [version_of(1, "stable")])
     bundles: dict[int, Bundle] = field(default_factory=lambda: {1: STABLE})
@@ -131,6 +131,7 @@ class Programs:
     refuses: str | None = None
     lost: bool = False
     forbidden: bool = False
+    answers: httpx.Response | None = None
 
     @property
     def stable(self) -> ServedPolicy:
@@ -151,6 +152,8 @@ class Programs:
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
         path = request.url.path
+        if self.answers is not None:
+            return self.answers
         if request.method == "GET":
             return self._read(path)
         body = json.loads(request.content)

@@ -17,8 +17,9 @@ from ratchet.core.service.http_client import AsyncApiClient, Peer, bearer
 
 
 def peer(name: str, url: str, api_key: str | None) -> Peer:
-    """One of them. What a key does not allow may be allowed later: it is no fault of a plan."""
-    return Peer(f"the {name}", url, bearer(api_key), errors={401: Unavailable, 403: Unavailable})
+    """One of them. What a key does not allow may be allowed later, and a proxy answers for a program that is away: that
+    is no fault of a plan."""
+    return Peer(f"the {name}", url, bearer(api_key), errors={401: Unavailable, 403: Unavailable}, is_ours=True)
 
 
 def serving(known: RolePoliciesOut) -> ServedPolicy | None:

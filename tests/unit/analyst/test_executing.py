@@ -6,6 +6,7 @@ from dataclasses import replace as replace_fields
 from datetime import datetime, timedelta
 from typing import Any
 
+import httpx
 import pytest
 from msgspec.structs import replace
 
@@ -278,3 +279,11 @@ async def test_a_note_is_handed_to_people_without_an_effect() -> None:
     plan = await to_rest(executing(programs), approved_plan(plan_of(kind="note")))
     assert (plan.state, plan.effect, programs.asked) == ("validated", None, [])
     assert "cannot be measured" in str(plan.verdict)
+
+
+@pytest.mark.parametrize("status", [302, 400, 404, 409, 422])
+async def test_an_answer_of_something_else_at_the_address_ends_no_plan(status: int) -> None:
+    programs = Programs(answers=httpx.Response(status, html="<h1>nginx</h1>"))
+    for plan in (approved_plan(), replace(approved_plan(), state="executing", policy=version_of(1).name)):
+        with pytest.raises(Unavailable, match=f"the deployer answered {status}"):
+            await executing(programs).step(plan, NOW)
