@@ -18,6 +18,7 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket, Entry
 from ratchet.bus.message import decode
 from ratchet.core.contract.learning import PATTERNS, Pattern
+from ratchet.core.errors import Unreadable
 
 log = structlog.get_logger()
 
@@ -38,8 +39,9 @@ class PatternStore:
         readable: list[Entry[Pattern]] = []
         for key, entry in entries.items():
             try:
-                readable.append(Entry(decode(bytes(entry.value), Pattern), entry.revision))
-            except msgspec.DecodeError as error:
+                pattern = decode(bytes(entry.value), Pattern)
+                readable.append(_own(key, Entry(pattern, entry.revision)))
+            except (msgspec.DecodeError, Unreadable) as error:
                 log.error("a pattern cannot be read", pattern=key, reason=str(error))
         return readable
 
@@ -50,7 +52,9 @@ class PatternStore:
 
     async def get(self, role: str, pattern_id: str) -> Entry[Pattern] | None:
         """A pattern as it stands."""
-        return await self._patterns.get(f"{role}.{pattern_id}")
+        key = f"{role}.{pattern_id}"
+        entry = await self._patterns.get(key)
+        return _own(key, entry) if entry is not None else None
 
     async def put(self, pattern: Pattern, revision: int | None) -> int:
         """Write a pattern unless it has changed since `revision`; None: there is none yet. Raises `Conflict`."""
@@ -73,3 +77,10 @@ class PatternStore:
 
 def _is_pattern(key: str) -> bool:
     return key.count(".") == 1 and key != LEADER
+
+
+def _own(key: str, entry: Entry[Pattern]) -> Entry[Pattern]:
+    """What stands under the key of its role: keys tell who may see it. Raises `Unreadable`."""
+    if key != f"{entry.value.role}.{entry.value.pattern_id}":
+        raise Unreadable(key, entry.revision, "it is a pattern of another key")
+    return entry

@@ -11,6 +11,7 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket, Entry
 from ratchet.bus.message import decode
 from ratchet.core.contract.learning import PLANS, AdaptationPlan
+from ratchet.core.errors import Unreadable
 
 log = structlog.get_logger()
 
@@ -36,7 +37,11 @@ class PlanStore:
 
     async def get(self, role: str, plan_id: str) -> Entry[AdaptationPlan] | None:
         """A plan as it stands."""
-        return await self._plans.get(f"{role}.{plan_id}")
+        key = f"{role}.{plan_id}"
+        entry = await self._plans.get(key)
+        if entry is not None and key != f"{entry.value.role}.{entry.value.plan_id}":
+            raise Unreadable(key, entry.revision, "it is a plan of another key")
+        return entry
 
     async def create(self, plan: AdaptationPlan) -> int:
         """Write a new plan. Raises `Conflict` where it was drafted already."""
@@ -53,6 +58,8 @@ def _read(key: str, entry: Entry[msgspec.Raw]) -> Entry[AdaptationPlan] | None:
         plan = decode(bytes(entry.value), AdaptationPlan)
         if any(step.at.tzinfo is None for step in plan.history):
             raise msgspec.ValidationError("a time of its history has no zone")
+        if key != f"{plan.role}.{plan.plan_id}":  # keys tell who may see it
+            raise msgspec.ValidationError("it is a plan of another key")
     except msgspec.DecodeError as error:
         log.error("a plan cannot be read", plan=key, reason=str(error))
         return None

@@ -15,7 +15,7 @@ LEADING = Gauge("ratchet_analyst_leading", "1 while this analyst leads, 0 while 
 LOOKED = Gauge(
     "ratchet_analyst_looked_timestamp_seconds", "When all roles were looked at last; 0 on one that does not lead."
 )
-EPISODES = Counter("ratchet_analyst_episodes_total", "Trajectories that were looked at.", ["role"])
+EPISODES = Counter("ratchet_analyst_episodes_total", "Trajectories that runs by the clock looked at.", ["role"])
 HYPOTHESES = Counter("ratchet_analyst_hypotheses_total", "Hypotheses that were tested.", ["role"])
 PATTERNS = Gauge("ratchet_analyst_patterns", "Patterns by state.", ["role", "state"])
 PLANS = Gauge("ratchet_analyst_plans", "Plans by state.", ["role", "state"])

@@ -132,14 +132,19 @@ class Runs:
         except Conflict:  # another analyst has looked at the same
             other = await self._finished(role)
             return other.value.last if other and other.value.last else answer
-        metrics.EPISODES.labels(role).inc(mined.trajectories[1])
+        if not asked:  # windows by the clock hold each trajectory once
+            metrics.EPISODES.labels(role).inc(mined.trajectories[1])
         metrics.HYPOTHESES.labels(role).inc(mined.tested)
         await self._finished(role)
         return answer
 
     async def _finished(self, role: str) -> Entry[Looked] | None:
-        """How far the role was looked at, with all written that was decided."""
-        entry = await self._store.looked(role)
+        """How far the role was looked at, with all written that was decided. What cannot be read begins anew."""
+        try:
+            entry = await self._store.looked(role)
+        except Unreadable as error:
+            log.error("a look at a role cannot be read: its horizon begins anew", role=role, reason=str(error))
+            return Entry(Looked(began_at=self._now()), error.revision)
         if entry is None or entry.value.pending is None:
             return entry
         pending = entry.value.pending

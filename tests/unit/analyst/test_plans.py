@@ -336,6 +336,15 @@ async def test_a_plan_that_cannot_be_read_stops_no_other(world: World, odd: str)
         assert len((await client.get("/v1/plans")).json()["plans"]) == 1
 
 
+async def test_a_plan_under_the_key_of_another_role_is_none_of_it(world: World) -> None:
+    await world.analyst().look()
+    [plan] = await world.plans()
+    await world.stored(f"other.{plan.plan_id}", msgspec.to_builtins(plan))
+    async with world.served(OTHER) as client:
+        assert (await client.get("/v1/plans")).json()["plans"] == []
+        assert (await client.get(f"/v1/plans/other/{plan.plan_id}")).status_code == 503
+
+
 async def test_plans_of_a_lost_bucket_are_not_drafted_again(world: World) -> None:
     analyst = world.analyst()
     await analyst.look()

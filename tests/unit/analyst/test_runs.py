@@ -8,13 +8,16 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
+from ratchet.analyst import metrics
 from ratchet.analyst.domain import looking
 from ratchet.analyst.domain.patterns import MOST_OPEN, Seen
 from ratchet.analyst.domain.windows import windows
 from ratchet.analyst.nats_trail import Trail
+from ratchet.bus.kv import Bucket
 from ratchet.bus.testing.broker import Killed
 from ratchet.core.contract import LearningEvent
-from ratchet.core.contract.learning import Effect
+from ratchet.core.contract.learning import PATTERNS, Effect, Pattern
+from ratchet.core.errors import Unreadable
 from tests.support.analyst_world import POLICY, ROLE, START, AnalystWorld, pattern
 
 HOUR = timedelta(hours=1)
@@ -169,3 +172,42 @@ async def test_a_horizon_of_runs_by_the_clock_spends_no_more_than_its_level() ->
         assert looking.refusal(looked, chosen, asked=False) is None
         spent += looking.part_of(chosen)
     assert spent <= 1.0
+
+
+async def test_a_run_under_a_clock_that_was_ahead_silences_no_role() -> None:
+    world = AnalystWorld()
+    world.now += timedelta(days=400)
+    await world.runs().run(ROLE)
+    world.now -= timedelta(days=400)
+    answer = await world.runs().run(ROLE)
+    assert (answer.until, len(world.asked)) == (START + 2 * HOUR, 2)
+    looked = await world.store.looked(ROLE)
+    assert looked is not None
+    assert looked.value.began_at == world.now
+    assert looked.value.spent > 0
+
+
+async def test_a_role_whose_last_look_cannot_be_read_is_looked_at_anew() -> None:
+    world = AnalystWorld()
+    await Bucket(world.bus, PATTERNS, dict[str, int]).put(f"analyst.looked.{ROLE}", {"spent": 1})
+    world.claims = [pattern()]
+    assert (await world.runs().run(ROLE)).opened == [pattern().pattern_id]
+
+
+async def test_trajectories_count_by_the_clock_alone() -> None:
+    world = AnalystWorld()
+    counted = metrics.EPISODES.labels(ROLE)
+    before = counted._value.get()
+    await world.runs().run(ROLE)
+    world.now += timedelta(minutes=5)
+    await world.runs().run(ROLE, asked=True)
+    assert counted._value.get() - before == 300
+
+
+async def test_a_pattern_under_the_key_of_another_role_is_none_of_it() -> None:
+    world = AnalystWorld()
+    known = pattern()
+    await Bucket(world.bus, PATTERNS, Pattern).put(f"other.{known.pattern_id}", known)
+    assert await world.patterns() == []
+    with pytest.raises(Unreadable):
+        await world.store.get("other", known.pattern_id)

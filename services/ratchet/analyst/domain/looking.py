@@ -64,9 +64,13 @@ class Looked(Value, frozen=True, kw_only=True):
 
 
 def at(looked: Looked | None, now: datetime) -> Looked:
-    """As it stands: in a new horizon where the last one has ended. A clock that went back begins none."""
+    """As it stands: in a new horizon where the last one has ended. A clock that went back begins none, and windows
+    whose end is still to come, of a clock that was ahead, were not looked at: what they spent is spent."""
     if looked is None:
         return Looked(began_at=now)
+    looked = replace(looked, began_at=min(looked.began_at, now))
+    if looked.windows is not None and looked.windows.until > now:
+        looked = replace(looked, windows=None, last=None)
     if now < looked.began_at + HORIZON:
         return looked
     return replace(looked, began_at=now, spent=0.0, asked=0, discoveries=0)
