@@ -27,9 +27,10 @@ from ratchet.analyst.domain.plan import (
 )
 from ratchet.analyst.effects import Effects, why_unmeasurable
 from ratchet.analyst.http_clients import Coordinator, Deployer, serving
+from ratchet.analyst.mining.texts import sentence_of
 from ratchet.core.contract.bundle import Bundle
 from ratchet.core.contract.http.rollouts import RolePoliciesOut, RolloutOut
-from ratchet.core.contract.learning import LONGEST_STATEMENT, AdaptationPlan
+from ratchet.core.contract.learning import AdaptationPlan
 from ratchet.core.contract.state import PolicyStage, PolicyVersion
 from ratchet.core.contract.training import TrainingConfig
 from ratchet.core.errors import Rejected
@@ -204,9 +205,9 @@ class Executing:
         else:
             effect, words = measured, verdict_of(measured, plan.expected)
         if ending == TAKEN_BACK:
-            verdict = _short(f"Taken back: {reason}. {words}")
-            return stepped(plan, ROLLED_BACK, now, ANALYST, _short(reason), effect=effect, verdict=verdict)
-        return stepped(plan, VALIDATED, now, ANALYST, effect=effect, verdict=_short(f"Promoted. {words}"))
+            verdict = sentence_of(f"Taken back: {reason}. {words}")
+            return stepped(plan, ROLLED_BACK, now, ANALYST, sentence_of(reason), effect=effect, verdict=verdict)
+        return stepped(plan, VALIDATED, now, ANALYST, effect=effect, verdict=sentence_of(f"Promoted. {words}"))
 
 
 def _require_base(plan: AdaptationPlan, known: RolePoliciesOut) -> None:
@@ -234,9 +235,4 @@ def _settling(rollout: RolloutOut | None) -> timedelta:
 
 
 def _rejected(plan: AdaptationPlan, now: datetime, why: str) -> AdaptationPlan:
-    return stepped(plan, REJECTED, now, ANALYST, _short(why), verdict=_short(f"Not tried: {why}"))
-
-
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= LONGEST_STATEMENT else f"{line[: LONGEST_STATEMENT - 3]}..."
+    return stepped(plan, REJECTED, now, ANALYST, sentence_of(why), verdict=sentence_of(f"Not tried: {why}"))

@@ -187,6 +187,16 @@ async def test_a_plan_that_was_taken_back_is_marked() -> None:
     assert str(plan.verdict).startswith("Taken back: worse by failure. It harmed")
 
 
+@pytest.mark.parametrize("state", ["rolled_back", "refused"])
+async def test_a_reason_of_the_deployer_is_redacted_and_on_one_line(state: str) -> None:
+    raw = "\x1b[2J\u202e alice@example.com\nworse"
+    plan, _ = await followed(state, HARMED, reason=raw, finished_at=NOW.isoformat())
+    for kept in (plan.history[-1].reason or "", plan.verdict or ""):
+        assert kept.isprintable()
+        assert "worse" in kept
+        assert "alice" not in kept
+
+
 @pytest.mark.parametrize("state", ["refused", "aborted", "superseded"])
 async def test_a_candidate_without_a_trial_ends_the_plan_rejected(state: str) -> None:
     plan, _ = await followed(state, HELPED, reason="too slow", finished_at=NOW.isoformat())

@@ -123,7 +123,8 @@ def verdict_of(effect: ArmEffect, expected: Effect) -> str:
     by, low, high = gain
     numbers = (
         f"{expected.measure} {effect.difference:+.3g} [{effect.low:+.3g}, {effect.high:+.3g}] against stable, among "
-        f"{effect.canary} canary and {effect.stable} stable trajectories that match; promised {expected.value:+.3g}"
+        f"{effect.canary} canary and {effect.stable} stable trajectories that match; promised at most"
+        f" {expected.value:+.3g}"
     )
     if low > 0:
         kept = "as promised" if by >= abs(expected.value) / 2 else "less than promised"

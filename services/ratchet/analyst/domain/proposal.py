@@ -19,10 +19,10 @@ import msgspec
 
 from ratchet.analyst.domain.plan import ANALYST, DRAFT, plan_id_of
 from ratchet.analyst.domain.risk import risk_of
+from ratchet.analyst.mining.texts import sentence_of
 from ratchet.core.contract.bundle import APPEND, NO_BUNDLE, Bundle, Instructions
 from ratchet.core.contract.http.jobs import PlanOut
 from ratchet.core.contract.learning import (
-    LONGEST_STATEMENT,
     MOST_EVIDENCE,
     AdaptationPlan,
     Effect,
@@ -158,7 +158,7 @@ def proposed(pattern: Pattern, kind: str, material: Material) -> PlanChange:
     change = maker(pattern, material) if maker is not None else None
     if change is not None:
         return change
-    return PlanChange(kind="note", summary=_short(pattern.advice))
+    return PlanChange(kind="note", summary=sentence_of(pattern.advice))
 
 
 def _bundle(pattern: Pattern, material: Material) -> PlanChange | None:
@@ -172,7 +172,7 @@ def _bundle(pattern: Pattern, material: Material) -> PlanChange | None:
         else msgspec.structs.replace(before, text=f"{before.text}\n\n{text}")
     )
     bundle = msgspec.structs.replace(material.bundle, instructions=instructions)
-    summary = _short(f"Instructions get a paragraph: {text}")
+    summary = sentence_of(f"Instructions get a paragraph: {text}")
     tasks = _ids_of(material.failed) if pattern.kind == "failure_cluster" else ()
     return PlanChange(kind="bundle", summary=summary, bundle=bundle, base=material.base, tasks=tasks)
 
@@ -193,7 +193,7 @@ def _training(pattern: Pattern, material: Material) -> PlanChange | None:
     )
     of = f" on the domain {', '.join(domains)}" if domains else " on all of the role"
     return PlanChange(
-        kind="training", summary=_short(f"A training by {plan.algorithm}{of}: {plan.why}"), training=config
+        kind="training", summary=sentence_of(f"A training by {plan.algorithm}{of}: {plan.why}"), training=config
     )
 
 
@@ -213,7 +213,7 @@ def _weight(pattern: Pattern, _: Material) -> PlanChange | None:
     named = next((trigger.value for trigger in pattern.triggers if trigger.attribute == "component"), None)
     if named is None:
         return None
-    return PlanChange(kind="reward_weight", summary=_short(pattern.advice), component=named)
+    return PlanChange(kind="reward_weight", summary=sentence_of(pattern.advice), component=named)
 
 
 _MAKERS: Mapping[str, Callable[[Pattern, Material], PlanChange | None]] = {
@@ -262,9 +262,3 @@ def unpromised(plan: AdaptationPlan) -> AdaptationPlan:
         success_metrics=("people judge it: no arms compare what it brings",),
         rollback_criteria=(REFUSED if rolled_out else "nothing is rolled out: it changes no policy",),
     )
-
-
-def _short(text: str) -> str:
-    """On one line, of a phrase's length."""
-    line = " ".join(text.split())
-    return line if len(line) <= LONGEST_STATEMENT else f"{line[: LONGEST_STATEMENT - 3]}..."
