@@ -70,7 +70,8 @@ def at(looked: Looked | None, now: datetime) -> Looked:
         return Looked(began_at=now)
     looked = replace(looked, began_at=min(looked.began_at, now))
     if looked.windows is not None and looked.windows.until > now:
-        looked = replace(looked, windows=None, last=None)
+        began_at, spent, asked = looked.began_at, looked.spent, looked.asked
+        looked = Looked(began_at=began_at, spent=spent, asked=asked, discoveries=looked.discoveries)
     if now < looked.began_at + HORIZON:
         return looked
     return replace(looked, began_at=now, spent=0.0, asked=0, discoveries=0)
