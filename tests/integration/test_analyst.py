@@ -100,7 +100,7 @@ async def test_a_planted_failure_opens_keeps_its_identity_and_closes(shared_sett
             clock[0] += HOUR
             await runs.run(ROLE)
         (closed,) = await about_the_agent()
-        assert (closed.pattern_id, closed.state, closed.closed_by) == (opened.pattern_id, "closed", POLICY)
+        assert (closed.pattern_id, closed.state, closed.closed_by) == (opened.pattern_id, "closed", None)
         trail = await Trail(bus).read(ROLE)
         steps = [event.what for event in trail if event.pattern_id == opened.pattern_id]
         assert steps == ["pattern_opened", "pattern_closed"]

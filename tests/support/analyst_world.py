@@ -69,6 +69,7 @@ class AnalystWorld:
         """What mining bears out."""
         self.seen: dict[str, Seen] = {}
         self.asked: list[Question] = []
+        self.policy: str | None = POLICY
 
     def runs(self) -> Runs:
         """A process."""
@@ -81,7 +82,7 @@ class AnalystWorld:
         return self.trajectories
 
     async def stable(self, role: str) -> str | None:
-        return POLICY
+        return self.policy
 
     async def mine(self, question: Question) -> Mined:
         self.asked.append(question)

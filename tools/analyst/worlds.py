@@ -1,7 +1,8 @@
 """Worlds whose truth is known: two windows of a role in which nothing is wrong, or what was planted.
 
 Subjects come back, some of them hundreds of times; their luck, topics, language and model stay with them. Costs and
-latencies have heavy tails, a tenth of the outcomes is unknown, and one task has rewards that only spread wider.
+latencies have heavy tails, a tenth of the outcomes is unknown, and one task has rewards that only spread wider. Rewards
+and feedback come late: what came within `PROMPT` of the end counts, in either window.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from ratchet.analyst.domain.windows import PROMPT
 from ratchet.analyst.mining.base import MOST_VALUES, Column, Episodes, Finding, Floats, Mask, Members
 from ratchet.core.contract.learning import Trigger
 
 HOUR_S = 3600.0
+REWARD_S, FEEDBACK_S = 120.0, 3600.0
+"""Mean of what rewards and ratings take after the end."""
 TASKS, LANGUAGES, DOMAINS, MODELS, AGENTS = 12, 8, 5, 4, 3
 TOPICS, TERMS, TERMS_OF_EPISODE = 30, 600, 6
 DOCUMENTS, TOOLS, ERRORS = 300, 10, 12
@@ -115,12 +119,14 @@ def _window(
     latency = 900 * np.exp(subjects.scale[who] + shift["latency_ms"] + random.normal(0, 0.9, count))
     measures: dict[str, Floats] = {
         "failure": np.where(random.random(count) < 0.1, np.nan, failure),
-        "reward": np.where(random.random(count) < 0.2, np.nan, reward),
+        "reward": np.where(random.exponential(REWARD_S, count) > PROMPT.total_seconds(), np.nan, reward),
         "cost_usd": cost,
         "latency_ms": latency,
         "tokens": cost * 1e5,
         "calls": (1 + random.poisson(2, count)).astype(np.float64),
-        "feedback": (random.random(count) < 0.2).astype(np.float64),
+        "feedback": (
+            (random.random(count) < 0.5) & (random.exponential(FEEDBACK_S, count) <= PROMPT.total_seconds())
+        ).astype(np.float64),
         "answer_chars": np.exp(random.normal(5.5, 0.8, count)),
     }
     return Episodes(empty.ids, empty.subject, ended_at, measures, columns, members), risk

@@ -17,7 +17,7 @@ from ratchet.analyst.clickhouse_episodes import StoredEpisodes
 from ratchet.analyst.domain.looking import Mined
 from ratchet.analyst.domain.patterns import Seen, pattern_id_of
 from ratchet.analyst.mining.again import measure_again
-from ratchet.analyst.mining.base import Episodes, Finding
+from ratchet.analyst.mining.base import Episodes, Finding, Hypothesis
 from ratchet.analyst.mining.features import EpisodeBuilder
 from ratchet.analyst.mining.mine import mine
 from ratchet.analyst.mining.wording import worded
@@ -60,7 +60,15 @@ async def read(question: Question) -> tuple[Episodes, Episodes]:
 
 def mined(question: Question, before: Episodes, now: Episodes) -> Mined:
     """What the windows bear out, and what became of known patterns."""
-    result = mine(before, now, alpha=question.alpha, seed=question.seed, discoveries=question.discoveries)
+    known = {*question.dismissed, *(pattern.pattern_id for pattern in question.patterns)}
+    result = mine(
+        before,
+        now,
+        alpha=question.alpha,
+        seed=question.seed,
+        discoveries=question.discoveries,
+        is_known=lambda claim: id_of(claim, question) in known,
+    )
     return Mined(
         trajectories=(len(before), len(now)),
         rewarded=(_known(before, "reward"), _known(now, "reward")),
@@ -71,11 +79,15 @@ def mined(question: Question, before: Episodes, now: Episodes) -> Mined:
     )
 
 
+def id_of(claim: Hypothesis, question: Question) -> str:
+    return pattern_id_of(question.role, claim.kind, claim.finding, claim.measure, claim.triggers)
+
+
 def pattern_of(finding: Finding, question: Question) -> Pattern:
     """A finding as a pattern that opens now."""
     claim, words = finding.hypothesis, worded(finding)
     return Pattern(
-        pattern_id=pattern_id_of(question.role, claim.kind, claim.finding, claim.measure, claim.triggers),
+        pattern_id=id_of(claim, question),
         role=question.role,
         kind=claim.kind,
         finding=claim.finding,

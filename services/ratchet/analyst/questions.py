@@ -38,6 +38,8 @@ class Question(Value, frozen=True, kw_only=True):
     seed: int
     patterns: tuple[Pattern, ...]
     """Open ones, which are measured again."""
+    dismissed: tuple[str, ...] = ()
+    """Ids of those that stay so."""
     warehouse: Place
 
 

@@ -92,7 +92,7 @@ class Runs:
                 return _empty(role, chosen, counts, _too_few(chosen, counts))
             if looked.last is not None and looked.windows is not None and chosen.until <= looked.windows.until:
                 return looked.last
-            if reason := looking.refusal(looked, chosen, asked=asked):
+            if reason := looking.refusal(looked, asked=asked):
                 return _empty(role, chosen, counts, reason)
             return await self._decided(role, looked, entry.revision if entry else None, chosen, asked=asked)
 
@@ -114,10 +114,11 @@ class Runs:
             Question(
                 role=role,
                 windows=chosen,
-                alpha=looking.RATE * looking.part_of(chosen),
+                alpha=looking.RATE * looking.part_of(looked, chosen, asked=asked),
                 discoveries=looked.discoveries,
                 seed=looking.seed_of(role, chosen),
                 patterns=tuple(pattern for pattern in known if pattern.state == OPEN),
+                dismissed=tuple(pattern.pattern_id for pattern in known if pattern.state == DISMISSED),
                 warehouse=self._warehouse,
             )
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -101,6 +102,17 @@ def with_versions(window: Episodes) -> Episodes:
 def test_longer_answers_without_reward_are_a_claim() -> None:
     assert "longer_answers" in formed(behavior, planted=True)
     assert "longer_answers" not in formed(behavior, planted=False)
+
+
+def test_longer_answers_that_the_reward_pays_for_are_no_claim() -> None:
+    before, now = windows(False)
+    long = {**now.measures, "answer_chars": now.measures["answer_chars"] * 2}
+    both = {**long, "reward": now.measures["reward"] + 5}
+    claims = [behavior.hypotheses(before, replace(now, measures=each), 1) for each in (long, both)]
+    assert [[claim.also is not None for claim in each if claim.finding == "longer_answers"] for each in claims] == [
+        [True],
+        [],
+    ]
 
 
 def test_a_tool_that_is_offered_and_never_called_is_a_claim() -> None:

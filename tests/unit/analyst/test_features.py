@@ -13,7 +13,7 @@ import pytest
 
 from ratchet.analyst.mining.base import MOST_VALUES
 from ratchet.analyst.mining.calls import members_of
-from ratchet.analyst.mining.features import LEAST_EPISODES, MOST_COMPONENTS, TRACKED, EpisodeBuilder
+from ratchet.analyst.mining.features import LEAST_SUBJECTS, MOST_COMPONENTS, TRACKED, EpisodeBuilder
 from ratchet.analyst.mining.texts import (
     LONGEST_NAME,
     MOST_TERMS,
@@ -97,15 +97,23 @@ def test_builder_keeps_frequent_values_among_distinct_ones(distinct: int) -> Non
 
 def test_builder_keeps_the_most_frequent_values_alone() -> None:
     builder = EpisodeBuilder()
-    for number in range(LEAST_EPISODES):
+    for number in range(LEAST_SUBJECTS):
         many = [[f"doc {place}" for place in range(start, start + MOST_TERMS)] for start in range(0, 400, MOST_TERMS)]
         for place, names in enumerate(many):
             builder.add(trajectory(f"{number} {place}"), reward=1, components={}, feedback=False, documents=names)
     assert len(builder.build().members["document"].values) == MOST_VALUES
 
 
-def test_builder_drops_values_of_few_episodes_unless_they_are_kept() -> None:
-    seen = [trajectory(str(number), agent_id="rare") for number in range(LEAST_EPISODES - 1)]
+def test_builder_drops_a_value_that_one_subject_has_many_times() -> None:
+    name = Trigger(attribute="agent", value="rare")
+    of_one = [trajectory(str(number), agent_id="rare", user_ref="one") for number in range(20)]
+    others = [trajectory(f"other {number}", agent_id="rare") for number in range(LEAST_SUBJECTS - 1)]
+    assert not built(*of_one).matching([name]).any()
+    assert built(*of_one, *others).matching([name]).all()
+
+
+def test_builder_drops_values_of_few_subjects_unless_they_are_kept() -> None:
+    seen = [trajectory(str(number), agent_id="rare") for number in range(LEAST_SUBJECTS - 1)]
     rare = Trigger(attribute="agent", value="rare")
     assert not built(*seen).matching([rare]).any()
     assert built(*seen, keep=(rare,)).matching([rare]).all()

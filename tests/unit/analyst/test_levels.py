@@ -24,6 +24,20 @@ def test_family_allows_more_after_discoveries() -> None:
     assert borne_out(np.array([0.04, 0.9]), 0.01, discoveries=9).tolist() == [True, False]
 
 
+def test_known_hypotheses_count_as_no_discoveries() -> None:
+    known = np.array([True, True, True, False, False])
+    p_values = np.array([1e-9, 1e-9, 1e-9, 0.02, 0.9])
+    assert borne_out(p_values, 0.05).tolist() == [True, True, True, True, False]
+    assert borne_out(p_values, 0.05, known=known).tolist() == [True, True, True, False, False]
+
+
+def test_intervals_are_wider_where_fewer_miss() -> None:
+    wide = difference(Sample(np.arange(40, dtype=np.int32), np.arange(40) % 2 == 0, np.arange(40.0)))
+    for of in (wide, Rarity(3, 100, 0.1)):
+        (low, high), (lower, higher) = of.interval(), of.interval(0.01)
+        assert lower < low < high < higher
+
+
 def test_draws_resolve_what_the_level_asks_of_each_test() -> None:
     for alpha, count in ((0.05, 3), (2.2e-5, 60), (2.2e-5, 150)):
         assert (1 / (1 + draws_for(alpha, count))) ** 2 < alpha / count

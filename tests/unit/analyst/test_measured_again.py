@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ratchet.analyst.mining.again import measure_again
-from ratchet.analyst.mining.base import Episodes
+from ratchet.analyst.mining.base import Column, Episodes
 from ratchet.core.contract.learning import Effect, Pattern, Trigger
 from tools.analyst.worlds import planted, world
 
@@ -42,7 +42,9 @@ def test_a_pattern_is_measured_among_its_trajectories() -> None:
     again = measure_again(late, TRUTH.before, TRUTH.now)
     assert again.count == np.count_nonzero(TRUTH.now.matching(late.triggers))
     assert again.effect is not None
-    assert again.effect.low < 0.3 < again.effect.high
+    matching = TRUTH.now.matching(late.triggers)
+    truth = TRUTH.risk[matching].mean() - TRUTH.risk[~matching].mean()
+    assert again.effect.low < truth < again.effect.high
 
 
 def test_a_drift_is_measured_against_the_window_before() -> None:
@@ -60,6 +62,17 @@ def test_a_change_of_behavior_is_measured_against_the_window_before() -> None:
     again = measure_again(longer, TRUTH.before, grown)
     assert again.effect is not None
     assert again.effect.low > 0
+
+
+def test_policies_are_measured_within_their_cluster() -> None:
+    """Both versions fail alike within the cluster, and the cluster fails more than the rest."""
+    late = Trigger(attribute="term", value="late")
+    own = Trigger(attribute="version", value="2")
+    version = Column((np.arange(len(TRUTH.now)) % 2).astype(np.int32), ("1", "2"))
+    now = replace(TRUTH.now, columns={**TRUTH.now.columns, "version": version})
+    again = measure_again(pattern("policies_differ", "failure", late, own, kind="behavior"), TRUTH.before, now)
+    assert again.effect is not None
+    assert again.effect.low < 0 < again.effect.high
 
 
 def test_an_unused_tool_is_measured_by_its_share_of_calls() -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import replace
 
+import numpy as np
+import pytest
+
+from ratchet.analyst.mining import associations, mine as mining
 from ratchet.analyst.mining.base import FIRST, FORMING, Episodes, Hypothesis
 from ratchet.analyst.mining.mine import mine
 from ratchet.analyst.mining.testing import Pools, p_values
@@ -65,27 +69,77 @@ def test_windows_without_episodes_report_nothing() -> None:
     assert mine(nothing, nothing, alpha=0.05, seed=1).findings == ()
 
 
-def test_open_patterns_join_the_family() -> None:
-    truth = world(1000, (), seed=1)
-    extra = Hypothesis("association", "term", "failure", (LATE,))
-    assert mine(truth.before, truth.now, alpha=0.05, seed=1, extra=[extra]).tested >= 1
+def forming(monkeypatch: pytest.MonkeyPatch, *claims: Hypothesis) -> None:
+    """Let detectors form these alone."""
+    monkeypatch.setattr(mining, "DETECTORS", (lambda *_: [*claims],))
+    monkeypatch.setattr(associations, "hypotheses", lambda *_: [])
 
 
-def test_a_change_between_windows_is_borne_out() -> None:
+def test_an_incident_of_one_window_alone_is_not_borne_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The quarter that tests the quiet window differs a little: p is .01 there, and both together pass the level."""
+    monkeypatch.setattr(mining, "p_values", lambda *_: np.array([0.01**2]))
+    truth = world(4000, planted(0.3, 0.8)[1:2], seed=3)
+    forming(monkeypatch, Hypothesis("association", "term", "failure", (LATE,)))
+    assert not mine(truth.before, truth.now, alpha=0.05, seed=1).findings
+    monkeypatch.setattr(mining, "p_values", lambda *_: np.array([0.0009**2]))
+    assert mine(truth.before, truth.now, alpha=0.05, seed=1).findings
+
+
+def test_claims_of_one_cause_count_as_one_discovery(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four names of one cause would let a fifth hypothesis pass, at a level that one discovery does not have."""
+    truth = world(4000, planted(0.3, 0.8)[1:2], seed=3)
+    names = [Hypothesis("association", "term", m, (LATE,)) for m in ("failure", "reward")]
+    other = Hypothesis("association", "language", "failure", (Trigger(attribute="language", value="language 1"),))
+    forming(monkeypatch, *names, other)
+    monkeypatch.setattr(mining, "p_values", lambda *_: np.array([1e-12, 1e-12, 8e-7]))
+    monkeypatch.setattr(mining, "stability", lambda *_: 1.0)
+    findings = mine(truth.before, truth.now, alpha=1e-6, seed=1).findings
+    assert [finding.hypothesis.triggers for finding in findings] == [(LATE,)]
+
+
+def test_intervals_are_adjusted_for_what_was_selected(monkeypatch: pytest.MonkeyPatch) -> None:
+    truth = world(6000, planted(0.3, 0.8)[1:2], seed=3)
+    late = Hypothesis("association", "term", "failure", (LATE,))
+    others = [
+        Hypothesis("association", "language", "failure", (Trigger(attribute="language", value=f"language {i}"),))
+        for i in range(8)
+    ]
+    forming(monkeypatch, late)
+    (alone,) = mine(truth.before, truth.now, alpha=LEVEL, seed=1).findings
+    forming(monkeypatch, late, *others)
+    (selected,) = mine(truth.before, truth.now, alpha=LEVEL, seed=1).findings
+    assert selected.effect == alone.effect
+    assert selected.low < alone.low < alone.high < selected.high
+
+
+def test_both_parts_of_a_claim_have_to_hold() -> None:
+    truth = world(3000, planted(0.4, 0.8)[1:2], seed=5)
+    pools = Pools.of(truth.before, truth.now)
+    holds = Hypothesis("association", "term", "failure", (LATE,))
+    fails = Hypothesis("association", "language", "failure", (Trigger(attribute="language", value="language 1"),))
+    alone, both, one = p_values(pools, [holds, replace(holds, also=holds), replace(holds, also=fails)], 0.05, 1)
+    assert alone < 1e-6
+    assert both < 1e-6
+    assert one > 1e-3
+
+
+def test_a_change_between_windows_is_borne_out(monkeypatch: pytest.MonkeyPatch) -> None:
     truth = world(4000, (), seed=4)
     rewards = truth.now.measures["reward"]
     rewards -= 0.6
     drop = Hypothesis("drift", "reward_fell", "reward", between_windows=True)
-    (finding,) = mine(truth.before, truth.now, alpha=LEVEL, seed=1, extra=[drop]).findings
+    forming(monkeypatch, drop)
+    (finding,) = mine(truth.before, truth.now, alpha=LEVEL, seed=1).findings
     assert finding.hypothesis.finding == "reward_fell"
     assert finding.low < -0.6 < finding.high
     assert finding.share == 1.0
 
 
-def test_a_tool_without_calls_is_borne_out_as_rare() -> None:
+def test_a_tool_without_calls_is_borne_out_as_rare(monkeypatch: pytest.MonkeyPatch) -> None:
     truth = world(4000, (), seed=5)
     unused = Hypothesis("behavior", "unused_tool", "calls", value=lambda e: np.zeros(len(e)), rare=0.03)
-    (finding,) = mine(truth.before, truth.now, alpha=LEVEL, seed=1, extra=[unused]).findings
+    forming(monkeypatch, unused)
+    (finding,) = mine(truth.before, truth.now, alpha=LEVEL, seed=1).findings
     assert (finding.effect, finding.low) == (0.0, 0.0)
     assert 0 < finding.high < 0.03
 

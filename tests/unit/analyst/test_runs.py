@@ -10,19 +10,22 @@ from msgspec.structs import replace
 
 from ratchet.analyst import metrics
 from ratchet.analyst.domain import looking
+from ratchet.analyst.domain.looking import Pending
 from ratchet.analyst.domain.patterns import MOST_OPEN, Seen
 from ratchet.analyst.domain.windows import windows
 from ratchet.analyst.nats_trail import Trail
 from ratchet.bus.kv import Bucket
 from ratchet.bus.testing.broker import Killed
 from ratchet.core.contract import LearningEvent
+from ratchet.core.contract.http.analyst import AnalysisOut
 from ratchet.core.contract.learning import PATTERNS, Effect, Pattern
 from ratchet.core.errors import Unreadable
 from tests.support.analyst_world import POLICY, ROLE, START, AnalystWorld, pattern
 
 HOUR = timedelta(hours=1)
+NEWER = f"{ROLE}@4-5e6f7a8b"
 THERE = Seen(share=0.25, count=75, effect=Effect(measure="failure", value=0.4, low=0.3, high=0.5))
-GONE = Seen(share=0.01, count=3, effect=Effect(measure="failure", value=0.0, low=-0.2, high=0.2))
+GONE = Seen(share=0.01, count=3, effect=Effect(measure="failure", value=0.0, low=-0.1, high=0.1))
 
 
 async def test_a_pattern_opens_with_its_steps_in_the_trail() -> None:
@@ -31,7 +34,7 @@ async def test_a_pattern_opens_with_its_steps_in_the_trail() -> None:
     answer = await world.runs().run(ROLE)
     assert (answer.since, answer.until) == (START, START + 2 * HOUR)
     assert answer.opened == [pattern().pattern_id]
-    assert await world.patterns() == [pattern()]
+    assert await world.patterns() == [pattern(opened_under=POLICY)]
     events = world.bus.published(LearningEvent)
     assert [event.what for event in events] == ["windows_read", "feedback_counted", "run", "pattern_opened"]
     assert [event.phase for event in events] == [
@@ -65,13 +68,13 @@ async def test_a_pattern_keeps_its_identity_and_closes_with_the_stable_version()
     assert (await world.runs().run(ROLE)).opened == []
     (again,) = await world.patterns()
     assert (again.opened_at, again.seen_at, again.trend) == (START, START + 3 * HOUR, (0.3, 0.4))
-    world.claims, world.seen = [], {again.pattern_id: GONE}
+    world.claims, world.seen, world.policy = [], {again.pattern_id: GONE}, NEWER
     world.now += HOUR
     assert (await world.runs().run(ROLE)).closed == []
     world.now += HOUR
     assert (await world.runs().run(ROLE)).closed == [again.pattern_id]
     (closed,) = await world.patterns()
-    assert (closed.state, closed.closed_by, closed.closed_at) == ("closed", POLICY, START + 5 * HOUR)
+    assert (closed.state, closed.closed_by, closed.closed_at) == ("closed", NEWER, START + 5 * HOUR)
 
 
 async def test_a_pattern_that_is_measured_again_stays_open() -> None:
@@ -151,7 +154,7 @@ async def test_of_two_that_look_at_the_same_the_run_counts_once() -> None:
     assert len({event.event_id for event in world.bus.published(LearningEvent)}) == 4
 
 
-async def test_runs_that_are_asked_for_end_with_the_horizon_s_share() -> None:
+async def test_runs_that_are_asked_for_end_with_their_share() -> None:
     world = AnalystWorld()
     for _ in range(looking.ASKED_FOR):
         world.now += timedelta(minutes=1)
@@ -159,19 +162,91 @@ async def test_runs_that_are_asked_for_end_with_the_horizon_s_share() -> None:
     world.now += timedelta(minutes=1)
     refused = await world.runs().run(ROLE, asked=True)
     assert refused.note is not None
-    assert refused.note.startswith("all looks of this horizon are spent")
+    assert refused.note.startswith("all 100 runs that may be asked for are spent")
+    world.now += HOUR
+    assert (await world.runs().run(ROLE)).note is None
+    by_the_clock, clock_only = world.asked[-1].alpha, AnalystWorld()
+    await clock_only.runs().run(ROLE)
+    assert by_the_clock == pytest.approx(clock_only.asked[-1].alpha, rel=0.001)
     world.now += looking.HORIZON
     assert (await world.runs().run(ROLE, asked=True)).note is None
 
 
-async def test_a_horizon_of_runs_by_the_clock_spends_no_more_than_its_level() -> None:
-    looked = looking.at(None, START)
-    spent = 0.0
+ANSWER = AnalysisOut(
+    role=ROLE, since=START, middle=START, until=START, trajectories=[0, 0], tested=0, opened=[], closed=[], note=None
+)
+
+
+@pytest.mark.parametrize("lengths", [[1], [24], [28 * 24], [24, 1], [28 * 24, 1, 1, 24], [7 * 24, 1]])
+def test_a_horizon_of_any_runs_spends_no_more_than_its_level(lengths: list[int]) -> None:
+    """By the clock lengths follow one another in turn, as traffic comes and goes; people ask once a day and more."""
+    looked, spent, last = looking.at(None, START), [0.0, 0.0], START - HOUR
+    pending = Pending()
     for hour in range(24 * 90):
-        chosen = windows(HOUR, START + hour * HOUR)
-        assert looking.refusal(looked, chosen, asked=False) is None
-        spent += looking.part_of(chosen)
-    assert spent <= 1.0
+        now = START + hour * HOUR
+        chosen = windows(lengths[hour % len(lengths)] * HOUR, now)
+        for asked in (False, True):
+            if looking.refusal(looked, asked=asked) or (not asked and chosen.until <= last):
+                continue
+            last = last if asked else chosen.until
+            part = looking.part_of(looked, chosen, asked=asked)
+            assert part > 0
+            spent[asked] += part
+            looked = looking.after(looked, chosen, ANSWER, pending, asked=asked)
+    assert spent[True] == pytest.approx(looking.ASKED_SHARE)
+    assert looking.ASKED_SHARE + spent[False] <= 1.0 + 1e-9
+    assert spent[False] > 0.5 * (1 - looking.ASKED_SHARE)
+
+
+def test_hourly_runs_of_a_horizon_have_equal_parts() -> None:
+    looked, parts = looking.at(None, START), list[float]()
+    for hour in range(24 * 90):
+        chosen = windows(HOUR, START + hour * HOUR + timedelta(minutes=10))
+        parts.append(looking.part_of(looked, chosen, asked=False))
+        looked = looking.after(looked, chosen, ANSWER, Pending(), asked=False)
+    assert min(parts) == pytest.approx(max(parts))
+    assert min(parts) == pytest.approx((1 - looking.ASKED_SHARE) / 2161)
+
+
+UNCLEAR = Seen(share=0.01, count=3, effect=Effect(measure="failure", value=0.2, low=-0.1, high=0.5))
+NO_OUTCOMES = Seen(share=0.3, count=90)
+NO_MATCH = Seen(share=0.0, count=0)
+
+
+@pytest.mark.parametrize(
+    ("seen", "state"), [(UNCLEAR, "open"), (NO_OUTCOMES, "open"), (NO_MATCH, "closed"), (GONE, "closed")]
+)
+async def test_a_pattern_closes_on_evidence_of_its_absence_alone(seen: Seen, state: str) -> None:
+    world = AnalystWorld()
+    world.claims = [pattern()]
+    await world.runs().run(ROLE)
+    world.claims, world.seen = [], {pattern().pattern_id: seen}
+    for _ in range(4):
+        world.now += HOUR
+        await world.runs().run(ROLE)
+    (left,) = await world.patterns()
+    assert (left.state, left.seen_at) == (state, START)
+
+
+async def test_dismissed_patterns_are_known_to_mining() -> None:
+    world = AnalystWorld()
+    world.claims = [pattern(state="dismissed")]
+    await world.store.put(pattern(state="dismissed"), None)
+    await world.runs().run(ROLE)
+    assert world.asked[-1].dismissed == (pattern().pattern_id,)
+
+
+@pytest.mark.parametrize(("later", "closed_by"), [(POLICY, None), (NEWER, NEWER)])
+async def test_only_a_policy_that_came_since_has_closed_a_pattern(later: str, closed_by: str | None) -> None:
+    world = AnalystWorld()
+    world.claims = [pattern()]
+    await world.runs().run(ROLE)
+    world.claims, world.seen, world.policy = [], {pattern().pattern_id: GONE}, later
+    for _ in range(3):
+        world.now += HOUR
+        await world.runs().run(ROLE)
+    (closed,) = await world.patterns()
+    assert (closed.state, closed.closed_by) == ("closed", closed_by)
 
 
 async def test_a_run_under_a_clock_that_was_ahead_silences_no_role() -> None:

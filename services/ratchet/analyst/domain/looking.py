@@ -19,8 +19,9 @@ HORIZON = timedelta(days=90)
 """After it the level is spent anew."""
 RATE = 0.05
 """Expected share of false discoveries among those of a horizon."""
-ASKED_FOR = 100
-"""Runs that people may ask for within a horizon, beside those by the clock."""
+ASKED_FOR, ASKED_SHARE = 100, 0.1
+"""Runs that people may ask for within a horizon, and the part of its level that they have together: the rest is for
+those by the clock, and neither takes of the other's."""
 
 
 class Mined(Value, frozen=True, kw_only=True):
@@ -52,7 +53,9 @@ class Looked(Value, frozen=True, kw_only=True):
     began_at: datetime
     """The horizon."""
     spent: float = 0.0
-    """Of the horizon's level, 0..1."""
+    """By the clock, of the horizon's level, 0..1."""
+    clock: datetime | None = None
+    """End of the last windows by the clock."""
     asked: int = 0
     """Runs that people asked for."""
     discoveries: int = 0
@@ -77,23 +80,31 @@ def at(looked: Looked | None, now: datetime) -> Looked:
     return replace(looked, began_at=now, spent=0.0, asked=0, discoveries=0)
 
 
-def part_of(windows: Windows) -> float:
-    """The part of a horizon's level that a run of these windows may spend: that of one of all that fit."""
-    return 1 / (HORIZON // windows.length + ASKED_FOR)
+def part_of(looked: Looked, windows: Windows, *, asked: bool) -> float:
+    """The part of a horizon's level that a run of these windows may spend. By the clock what is left is spent evenly
+    over the time that is left, whichever lengths the windows have: it is never used up."""
+    if asked:
+        return ASKED_SHARE / ASKED_FOR
+    new = windows.length if looked.clock is None else min(windows.length, windows.until - looked.clock)
+    left = looked.began_at + HORIZON - windows.until
+    if new <= timedelta() or left < timedelta():
+        return 0.0
+    return new / (new + left) * (1 - ASKED_SHARE - looked.spent)
 
 
-def refusal(looked: Looked, windows: Windows, *, asked: bool) -> str | None:
-    """Why nothing can be borne out any more in this horizon."""
-    if looked.spent + part_of(windows) > 1 + 1e-9 or (asked and looked.asked >= ASKED_FOR):
-        anew = looked.began_at + HORIZON
-        return f"all looks of this horizon are spent: the next one begins at {anew:%Y-%m-%d %H:%M} UTC"
-    return None
+def refusal(looked: Looked, *, asked: bool) -> str | None:
+    """Why a run that is asked for can bear nothing out any more in this horizon."""
+    if not asked or looked.asked < ASKED_FOR:
+        return None
+    anew = looked.began_at + HORIZON
+    return f"all {ASKED_FOR} runs that may be asked for are spent: more may be from {anew:%Y-%m-%d %H:%M} UTC"
 
 
 def after(looked: Looked, windows: Windows, answer: AnalysisOut, pending: Pending, *, asked: bool) -> Looked:
     return replace(
         looked,
-        spent=looked.spent + part_of(windows),
+        spent=looked.spent + (0.0 if asked else part_of(looked, windows, asked=False)),
+        clock=looked.clock if asked else windows.until,
         asked=looked.asked + asked,
         discoveries=looked.discoveries + len(answer.opened),
         windows=windows,

@@ -70,7 +70,7 @@ def settled(
             outcome.changed.append(_seen_again(before, pattern))
         elif room > 0:
             room -= 1
-            reopened = pattern if before is None else replace(pattern, pattern_id=before.pattern_id)
+            reopened = replace(pattern, pattern_id=before.pattern_id if before else name, opened_under=stable)
             outcome.opened.append(reopened)
             outcome.changed.append(reopened)
         else:
@@ -98,18 +98,22 @@ def _overlap(one: Pattern, other: Pattern) -> float:
 
 def _seen_again(before: Pattern, now: Pattern) -> Pattern:
     trend = before.trend if before.seen_at >= now.seen_at else (*before.trend, *now.trend)[-MOST_TREND:]
-    return replace(now, pattern_id=before.pattern_id, opened_at=before.opened_at, trend=trend)
+    return replace(
+        now, pattern_id=before.pattern_id, opened_at=before.opened_at, opened_under=before.opened_under, trend=trend
+    )
 
 
 def _measured(outcome: Outcome, pattern: Pattern, seen: Seen | None, windows: Windows, stable: str | None) -> None:
-    """An open pattern that this run does not bear out anew: it is there still, or over."""
-    share, count = (seen.share, seen.count) if seen else (0.0, 0)
-    trend = (*pattern.trend, share)[-MOST_TREND:]
-    now = replace(pattern, share=share, count=count, trend=trend)
-    if seen is not None and seen.effect is not None and _is_there(pattern, seen.effect):
+    """An open pattern that this run does not bear out anew: it is there still, over, or the window cannot tell. Only a
+    policy that became stable since it opened has closed it."""
+    if seen is None:
+        return
+    now = replace(pattern, share=seen.share, count=seen.count, trend=(*pattern.trend, seen.share)[-MOST_TREND:])
+    if seen.effect is not None and _is_there(pattern, seen.effect):
         outcome.changed.append(replace(now, seen_at=windows.until))
-    elif pattern.seen_at < windows.middle:
-        over = replace(now, state=CLOSED, closed_at=windows.until, closed_by=stable)
+    elif _is_gone(pattern, seen) and pattern.seen_at < windows.middle:
+        closed_by = stable if stable != pattern.opened_under else None
+        over = replace(now, state=CLOSED, closed_at=windows.until, closed_by=closed_by)
         outcome.changed.append(over)
         outcome.closed.append(over)
     else:
@@ -121,3 +125,16 @@ def _is_there(pattern: Pattern, effect: Effect) -> bool:
     if pattern.effect.measure == "share":
         return effect.low <= pattern.effect.high
     return effect.low > 0 if pattern.effect.value > 0 else effect.high < 0
+
+
+def _is_gone(pattern: Pattern, seen: Seen) -> bool:
+    """Whether nothing matches any more, or the interval excludes half of the effect that was borne out last. Of inputs
+    no effect is measured: that no run bears a shift out any more is what there is to know."""
+    if not seen.count or pattern.effect.measure == "inputs":
+        return True
+    if seen.effect is None:
+        return False
+    if pattern.effect.measure == "share":
+        return seen.effect.low > pattern.effect.high
+    half = pattern.effect.value / 2
+    return seen.effect.high < half if half > 0 else seen.effect.low > half

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ratchet.analyst.mining import behavior
+from ratchet.analyst.mining import behavior, clusters
 from ratchet.analyst.mining.base import Episodes, Hypothesis
 from ratchet.analyst.mining.measure import Pool, contrast
 from ratchet.core.contract.learning import Effect, Pattern
@@ -41,5 +41,7 @@ def _claim(pattern: Pattern) -> Hypothesis:
     """The hypothesis that the pattern was."""
     if pattern.finding in behavior.RESTORED:
         return behavior.RESTORED[pattern.finding](pattern.triggers[0].value)
+    if pattern.finding == clusters.POLICIES_DIFFER:
+        return clusters.differing(pattern.triggers[:-1], pattern.triggers[-1])
     between = pattern.kind == "drift" or not pattern.triggers
     return Hypothesis(pattern.kind, pattern.finding, pattern.effect.measure, pattern.triggers, between)

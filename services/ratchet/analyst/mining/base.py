@@ -117,6 +117,8 @@ class Hypothesis:
     subjects without a 1, p is at most (1 - rare)^n."""
     terms: tuple[str, ...] = ()
     """Distinguish it, for its name."""
+    also: Hypothesis | None = None
+    """What must hold as well: a claim of two parts is tested in both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,9 @@ class Finding:
     effect: float
     low: float
     high: float
-    """95 % interval, of the test parts of both windows together: what formed it is not used again."""
+    """Of the test parts of both windows together; what formed it is not used again. Of the intervals of a run 95 % hold
+    the true effect, on average: their level is adjusted for how few of its hypotheses are reported (Benjamini and
+    Yekutieli, 2005). The effect itself is not: those that passed a test are larger than in truth more often."""
     share: float
     """Of the later window."""
     count: int

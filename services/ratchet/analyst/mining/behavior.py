@@ -4,7 +4,7 @@
 |---|---|
 | the names of `calls.BEHAVIORS` | trajectories that behave so fail more, or cost more |
 | `tool_never_used` | a tool that is offered is called in less than 1 % |
-| `longer_answers` | answers got longer since the window before, while the reward did not rise |
+| `longer_answers` | answers got longer since the window before, and that by more than the reward rose, in spreads |
 | `component_diverged` | a component of the reward rose against the others since the window before |
 
 `policies_differ` is a claim about clusters, in `clusters.py`.
@@ -13,13 +13,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 
 import numpy as np
 
 from ratchet.analyst.mining.base import FORMING, Episodes, Floats, Hypothesis
-from ratchet.analyst.mining.measure import Pool, contrast
+from ratchet.analyst.mining.measure import Pool, contrast, measured
 from ratchet.analyst.mining.testing import Pools
 from ratchet.core.contract.learning import Trigger
 
@@ -75,9 +76,19 @@ def _called(tool: str, episodes: Episodes) -> Floats:
 
 def _longer(pool: Pool) -> Iterator[Hypothesis]:
     claim = Hypothesis("behavior", LONGER_ANSWERS, "answer_chars", between_windows=True)
-    reward = Hypothesis("behavior", LONGER_ANSWERS, "reward", between_windows=True)
-    if rises(pool, claim) >= FORMED_Z and rises(pool, reward) < FORMED_Z:
-        yield claim
+    value = pool.sample(claim).value, pool.sample(replace(claim, measure="reward")).value
+    known = ~np.isnan(value[0]) & ~np.isnan(value[1])
+    spread = [float(each[known].std()) if known.any() else 0.0 for each in value]
+    if min(spread) <= 0:
+        return
+    more = replace(claim, value=partial(_more_than_reward, spread[0], spread[1]))
+    if min(rises(pool, claim), rises(pool, more)) >= FORMED_Z:
+        yield replace(claim, also=more)
+
+
+def _more_than_reward(of_length: float, of_reward: float, episodes: Episodes) -> Floats:
+    """Characters of the answer less the reward, each in its spread (n,)."""
+    return measured(episodes, "answer_chars") / of_length - measured(episodes, "reward") / of_reward
 
 
 def _diverging(pool: Pool, before: Episodes, now: Episodes) -> Iterator[Hypothesis]:

@@ -30,7 +30,7 @@ from ratchet.analyst.mining.base import KNOWN_BEFORE, Codes, Episodes, Floats, H
 from ratchet.analyst.mining.measure import measured
 from ratchet.core.contract.learning import Trigger
 
-FINDING = "failure_cluster"
+FINDING, POLICIES_DIFFER = "failure_cluster", "policies_differ"
 MOST_FAILURES = 5000
 FEWEST_FAILURES = 30
 DIMENSIONS = 50
@@ -80,8 +80,8 @@ def hypotheses(before: Episodes, now: Episodes, seed: int) -> list[Hypothesis]:
         if rule:
             claim = Hypothesis(FINDING, FINDING, "failure", rule, terms=scene.terms(members, rule))
             rules.setdefault(frozenset(rule), claim)
-    differing = chain.from_iterable(_policies(before, now, claim.triggers) for claim in rules.values())
-    return [*rules.values(), *differing]
+    policies = chain.from_iterable(_policies(before, now, claim.triggers) for claim in rules.values())
+    return [*rules.values(), *policies]
 
 
 def _embedded(table: Table, rows: Codes, seed: int) -> Floats:
@@ -210,8 +210,12 @@ def _policies(before: Episodes, now: Episodes, rule: tuple[Trigger, ...]) -> Ite
     for version in sorted(set(versions[0]) & set(versions[-1])) if len(versions) == 2 else ():
         own = Trigger(attribute="version", value=version)
         if all(_both(window, rule, own) for window in (before, now)):
-            within = partial(_within, rule)
-            yield Hypothesis("behavior", "policies_differ", "failure", (*rule, own), value=within)
+            yield differing(rule, own)
+
+
+def differing(rule: tuple[Trigger, ...], own: Trigger) -> Hypothesis:
+    """A policy fails otherwise than the others at the tasks of a rule."""
+    return Hypothesis("behavior", POLICIES_DIFFER, "failure", (*rule, own), value=partial(_within, rule))
 
 
 def _both(window: Episodes, rule: Sequence[Trigger], own: Trigger) -> bool:

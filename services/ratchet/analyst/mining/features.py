@@ -21,6 +21,7 @@ from hashlib import blake2b
 from typing import cast
 
 import numpy as np
+import numpy.typing as npt
 from scipy import sparse
 
 from ratchet.analyst.mining.base import MOST_VALUES, Codes, Column, Episodes, Floats, Members
@@ -35,8 +36,8 @@ from ratchet.core.rules.task_kind import domain_of
 
 TRACKED = 20_000
 """Values of an attribute that are counted at a time: one that is more frequent than 1 in so many is not forgotten."""
-LEAST_EPISODES = 5
-"""A value of fewer episodes shows nothing, and may name a person."""
+LEAST_SUBJECTS = 5
+"""A value of fewer shows nothing, and may name a person."""
 MOST_COMPONENTS = 32
 LARGEST = 1e12
 """Numbers beyond it are mistakes: squares of smaller ones are finite."""
@@ -45,6 +46,9 @@ MEMBERS = ("term", "document", "offered", "tool", "tool_sequence", "tool_error",
 MEASURES = ("failure", "reward", "cost_usd", "latency_ms", "tokens", "calls", "feedback", "answer_chars")
 _LENGTHS = (30, 100, 300, 1000, 3000)
 _VARYING = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}|\w*\d[\w.]*")
+
+
+Subjects = npt.NDArray[np.uint64]
 
 
 class EpisodeBuilder:
@@ -96,14 +100,16 @@ class EpisodeBuilder:
         ended = np.frombuffer(self._ended, dtype=np.float64) if self._ended else np.zeros(0)
         order = np.argsort(ended, kind="stable").astype(np.int32)
         size = len(order)
+        subjects = np.array(self._subjects, dtype=np.uint64)
         components = {name: _filled(values, size)[order] for name, values in sorted(self._components.items())}
         return Episodes(
             ids=tuple(self._ids[index] for index in order),
-            subject=np.array(self._subjects, dtype=np.uint64)[order],
+            subject=subjects[order],
             ended_at=ended[order],
             measures={name: np.array(values, dtype=np.float64)[order] for name, values in self._measures.items()},
-            columns={name: self._values[name].column(order) for name in COLUMNS},
-            members={name: self._values[name].members(order) for name in MEMBERS} | {"component": _having(components)},
+            columns={name: self._values[name].column(order, subjects) for name in COLUMNS},
+            members={name: self._values[name].members(order, subjects) for name in MEMBERS}
+            | {"component": _having(components)},
             components=components,
         )
 
@@ -139,38 +145,47 @@ class _Tally:
         if len(self._counts) > TRACKED:
             self._counts = dict(heapq.nlargest(TRACKED // 2, self._counts.items(), key=lambda entry: entry[1]))
 
-    def column(self, order: Codes) -> Column:
-        """`order`: places of the episodes, (n,)."""
-        values, rows, indices = self._frequent(order)
+    def column(self, order: Codes, subjects: Subjects) -> Column:
+        """`order`: places of the episodes, (n,); `subjects`: of the episodes as they came, (n,)."""
+        values, rows, indices = self._frequent(order, subjects)
         codes = np.full(len(order), -1, dtype=np.int32)
         codes[rows] = indices
         return Column(codes=codes, values=values)
 
-    def members(self, order: Codes) -> Members:
-        values, rows, indices = self._frequent(order)
+    def members(self, order: Codes, subjects: Subjects) -> Members:
+        values, rows, indices = self._frequent(order, subjects)
         ones = np.ones(len(rows), dtype=np.bool_)
         matrix = sparse.csc_array((ones, (rows, indices)), shape=(len(order), len(values)))
         matrix.sort_indices()
         return Members(matrix=matrix, values=values)
 
-    def _frequent(self, order: Codes) -> tuple[tuple[str, ...], Codes, Codes]:
+    def _frequent(self, order: Codes, subjects: Subjects) -> tuple[tuple[str, ...], Codes, Codes]:
         """The most frequent values, the most frequent first; each occurrence's new row and value's index."""
         ranked = sorted(self._counts.items(), key=lambda entry: (-entry[1], entry[0]))
-        often = [value for value, count in ranked if count >= LEAST_EPISODES and value not in self._keep]
+        often = [value for value, count in ranked if count >= LEAST_SUBJECTS and value not in self._keep]
+        rows, indices = self._having(often)
+        pairs = subjects[rows] ^ (indices.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
+        distinct = indices[np.unique(pairs, return_index=True)[1]]
+        enough = np.bincount(distinct, minlength=len(often)) >= LEAST_SUBJECTS
         room = max(0, MOST_VALUES - len(self._keep))
-        values = (*sorted(self._keep), *often[:room])
-        hashes = np.array([hash(value) for value in values], dtype=np.int64)
+        values = (*sorted(self._keep), *[value for value, kept in zip(often, enough, strict=True) if kept][:room])
+        rows, indices = self._having(values)
+        new_rows = np.empty(len(order), dtype=np.int32)
+        new_rows[order] = np.arange(len(order), dtype=np.int32)
+        return values, new_rows[rows], indices
+
+    def _having(self, values: Sequence[str]) -> tuple[Codes, Codes]:
+        """Each occurrence of one of the values: its row, and the index of the value."""
         seen, rows = np.array(self._hashes, dtype=np.int64), np.array(self._rows, dtype=np.int32)
         if not values or not len(seen):
             nothing = np.zeros(0, dtype=np.int32)
-            return values, nothing, nothing
+            return nothing, nothing
+        hashes = np.array([hash(value) for value in values], dtype=np.int64)
         by_hash = np.argsort(hashes)
         places = np.searchsorted(hashes[by_hash], seen).clip(max=len(values) - 1)
         indices = by_hash[places].astype(np.int32)
         held = hashes[indices] == seen
-        new_rows = np.empty(len(order), dtype=np.int32)
-        new_rows[order] = np.arange(len(order), dtype=np.int32)
-        return values, new_rows[rows[held]], indices[held]
+        return rows[held], indices[held]
 
 
 def _subject(trajectory: Trajectory) -> int:

@@ -14,6 +14,8 @@ UNBOUNDED = frozenset({"cost_usd", "latency_ms", "tokens", "calls", "answer_char
 """Measures whose values are clipped at the `TAIL` and `1 - TAIL` quantile of their window: a single trajectory that
 took a thousand times as long as others makes no pattern."""
 TAIL = 0.01
+MISSING = 0.05
+"""Share of intervals that do not hold what they are about."""
 LONGEST_BLOCK = 4
 """Episodes of a subject in a window that form and test, its first: a user with thousands makes no pattern alone."""
 
@@ -101,9 +103,9 @@ class Difference:
         """In standard errors; 0 where it is unknown."""
         return 0.0 if np.isnan(self.value) else self.value / max(self.error, 1e-12)
 
-    def interval(self) -> tuple[float, float]:
-        """95 % interval, by Student's t with one degree less than the group has subjects."""
-        reach = float(stdtrit(max(1, self.subjects - 1), 0.975)) * self.error
+    def interval(self, missing: float = MISSING) -> tuple[float, float]:
+        """By Student's t with one degree less than the group has subjects; of all such `missing` do not hold it."""
+        reach = float(stdtrit(max(1, self.subjects - 1), 1 - missing / 2)) * self.error
         return self.value - reach, self.value + reach
 
 
@@ -129,11 +131,11 @@ class Rarity:
         """Positive where it is rare."""
         return float(-ndtri(np.clip(self.p_value, 1e-300, 1 - 1e-16)))
 
-    def interval(self) -> tuple[float, float]:
-        """95 % interval (Clopper and Pearson, 1934)."""
+    def interval(self, missing: float = MISSING) -> tuple[float, float]:
+        """Of Clopper and Pearson (1934)."""
         without = self.subjects - self.ones
-        low = betaincinv(self.ones, without + 1, 0.025) if self.ones else 0.0
-        high = betaincinv(self.ones + 1, without, 0.975) if without else 1.0
+        low = betaincinv(self.ones, without + 1, missing / 2) if self.ones else 0.0
+        high = betaincinv(self.ones + 1, without, 1 - missing / 2) if without else 1.0
         return float(low), float(high)
 
 

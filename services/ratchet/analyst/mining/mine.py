@@ -13,8 +13,8 @@ import numpy as np
 
 from ratchet.analyst.mining import associations, behavior, clusters, drift
 from ratchet.analyst.mining.base import KNOWN_BEFORE, Episodes, Finding, Floats, Hypothesis, Mask
-from ratchet.analyst.mining.family import borne_out
-from ratchet.analyst.mining.measure import Sample, compared, contrast, difference, measured
+from ratchet.analyst.mining.family import borne_out, level_of
+from ratchet.analyst.mining.measure import MISSING, Sample, compared, contrast, difference, measured
 from ratchet.analyst.mining.stability import REPORTED, stability
 from ratchet.analyst.mining.testing import Pools, formed_sign, p_values
 from ratchet.core.contract.learning import MEASURES, MOST_EVIDENCE
@@ -25,6 +25,9 @@ DETECTORS: tuple[Callable[[Episodes, Episodes, int], list[Hypothesis]], ...] = (
     drift.hypotheses,
 )
 """Each forms hypotheses of the forming parts of both windows by a seed. Of two that claim the same the first stands."""
+EACH_WINDOW = 0.002
+"""What the p-value of either window may be at most, whatever both are together: an incident of one window alone passes
+the other window's test that often."""
 SAME = 0.5
 """Two findings are one where the trajectories that match both are that share of those that match either."""
 REMAINS_Z = 1.96
@@ -48,26 +51,29 @@ def mine(
     *,
     alpha: float,
     seed: int,
-    extra: Sequence[Hypothesis] = (),
     discoveries: int = 0,
+    is_known: Callable[[Hypothesis], bool] = lambda _: False,
 ) -> Mined:
     """What both windows bear out at `alpha`, a run's part of a horizon's rate, after `discoveries` of its earlier runs.
-
-    `extra` joins the family, such as patterns that are open.
-    """
+    What is known opens no pattern, and is no discovery."""
     detected = [hypothesis for detector in DETECTORS for hypothesis in detector(before, now, seed)]
-    family = [
-        _computed_once(hypothesis)
-        for hypothesis in _distinct([*extra, *detected, *associations.hypotheses(before, now)])
-    ]
+    family = [_computed_once(each) for each in _distinct([*detected, *associations.hypotheses(before, now)])]
     if not family or alpha <= 0:
         return Mined((), 0)
     pools = Pools.of(before, now)
     p_value = p_values(pools, family, alpha, seed)
-    accepted = np.flatnonzero(borne_out(p_value, alpha, discoveries))
+    known = np.array([is_known(hypothesis) for hypothesis in family], dtype=np.bool_)
+    accepted = np.flatnonzero(borne_out(p_value, alpha, discoveries, known) & (p_value <= EACH_WINDOW**2))
     stable = [(family[i], float(p_value[i]), stability(pools, family[i], seed)) for i in accepted]
     claims = [_Claim.of(pools, now, *passed) for passed in stable if passed[2] >= REPORTED]
-    return Mined(tuple(claim.finding(before, now) for claim in _merged(claims)), len(family))
+    left: list[_Claim] | None = None
+    while left is None or len(left) < len(claims):
+        claims = claims if left is None else left
+        opening = sum(not is_known(claim.hypothesis) for claim in _merged(claims))
+        left = [claim for claim in claims if claim.p_value <= level_of(alpha, discoveries + opening, len(family))]
+    reported = _merged(claims)
+    missing = MISSING * len(reported) / len(family)
+    return Mined(tuple(claim.finding(before, now, missing) for claim in reported), len(family))
 
 
 def _distinct(hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
@@ -137,9 +143,10 @@ class _Claim:
         rest = difference(self.sample.of(~stronger.sample.group)).z * self.sign
         return not own.between_windows and _subject(self) == _subject(stronger) and rest < REMAINS_Z
 
-    def finding(self, before: Episodes, now: Episodes) -> Finding:
+    def finding(self, before: Episodes, now: Episodes, missing: float) -> Finding:
+        """`missing`: share of intervals like this one that do not hold the true effect."""
         differs = contrast(self.hypothesis, self.sample)
-        low, high = differs.interval()
+        low, high = differs.interval(missing)
         reward, cost = (_excess(self, before, now, measure) for measure in ("reward", "cost_usd"))
         return Finding(
             hypothesis=self.hypothesis,

@@ -1,4 +1,7 @@
-"""Stability of a hypothesis: the share of resamples of the subjects in which it appears again."""
+"""Stability of a claim: the share of resamples of the subjects in which all three parts show its difference again.
+
+The claim itself is not formed again: a resample tests whether its difference hangs on few subjects, not whether the
+search would have come to it."""
 
 from __future__ import annotations
 

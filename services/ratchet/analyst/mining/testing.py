@@ -25,7 +25,7 @@ from ratchet.analyst.mining.measure import LONGEST_BLOCK, Pool, Sample, contrast
 ENOUGH = 25
 BATCH = 250
 """Draws at once: 25 MB for 25,000 subjects."""
-FEWEST_DRAWS, MOST_DRAWS = 999, 40_000
+FEWEST_DRAWS, MOST_DRAWS = 3_999, 40_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,10 @@ def p_values(pools: Pools, hypotheses: Sequence[Hypothesis], alpha: float, seed:
             samples = [_towards(pool.sample(hypotheses[i]), signs[i]) for i in rows]
             random = np.random.default_rng([seed, which, between])
             larger[rows] = np.maximum(larger[rows], _permuted(pool, samples, draws, random))
+    joined = {i: hypothesis.also for i, hypothesis in enumerate(hypotheses) if hypothesis.also is not None}
+    if joined:
+        rows = [*joined]
+        larger[rows] = np.maximum(larger[rows], np.sqrt(p_values(pools, [*joined.values()], alpha, seed)))
     return larger**2
 
 

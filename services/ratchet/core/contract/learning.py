@@ -113,7 +113,8 @@ class Pattern(Value, frozen=True, kw_only=True, omit_defaults=True):
     cost_usd: Amount = 0.0
     """Excess cost of those that match."""
     confidence: Share
-    """Its stability: the share of resamples in which it appears. It is no probability of being true."""
+    """Its stability: the share of resamples of users in which all parts of its test show it again. It is no probability
+    of being true."""
     p_value: Share
     """Of both windows together."""
     trend: Annotated[tuple[float, ...], Meta(max_length=60)] = ()
@@ -132,7 +133,10 @@ class Pattern(Value, frozen=True, kw_only=True, omit_defaults=True):
     """End of the newest window in which it appears."""
     closed_at: datetime | None = None
     closed_by: Text | None = None
-    """Name of the policy that was stable when it vanished; of a dismissed one, who dismissed it."""
+    """Name of the policy that was stable when it vanished, where another one was when it opened; of a dismissed one,
+    who dismissed it."""
+    opened_under: Text | None = None
+    """Name of the policy that was stable when it opened."""
     reason: Phrase | None = None
     """Why it was dismissed."""
 
