@@ -9,7 +9,7 @@ COPY contracts contracts
 COPY deploy deploy
 COPY services services
 RUN --mount=type=cache,target=/root/.cache/pip \
-    /opt/ratchet/bin/python -m pip install -c constraints.txt '.[prompts]'
+    /opt/ratchet/bin/python -m pip install -c constraints.txt '.[prompts,analyst]'
 
 FROM python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d
 ARG VERSION=0.1.0

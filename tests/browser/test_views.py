@@ -9,6 +9,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Opening
 from tests.support.compose import REPOSITORY
+from tests.support.console_changes import REFUNDS
 from tests.support.console_training import DPO, RLOO
 from tests.support.console_trajectories import IDS
 from tests.support.console_workflows import PARTIAL_ID
@@ -38,6 +39,8 @@ VIEWS = {
     "training?start=1&role=support": "Start a training",
     f"training?one={RLOO}&other={DPO}": "Two jobs",
     "alignment?role=support": "Alignment",
+    "changes": "What to change",
+    f"changes/support/{REFUNDS}": "Pattern",
     "workflows": "Workflows",
     f"workflows/{PARTIAL_ID}": "Workflow 019ab3f2…2e13",
 }

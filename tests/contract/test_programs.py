@@ -19,6 +19,7 @@ from ratchet.core.contract import (
     AuditEntry,
     DeadLetter,
     erasure,
+    learning,
     notifications,
     opt_out,
     state,
@@ -31,6 +32,7 @@ PROGRAMS = {
     **{name: name for name in ("gateway", "trajectory_collector", "reward_computer", "rl_coordinator")},
     **{name: name for name in ("trainer_worker", "canary_deployer", "console", "notifier", "client", "cli")},
     "workflows": "workflows",
+    "analyst": "analyst",
     "extras/trackers": "experiment_tracker",
     "extras/span_exporter": "span_exporter",
     "extras/importers": "cli",
@@ -62,6 +64,7 @@ READ_IN_ORDER = {
     "rl_coordinator": {"stored"},
     "trajectory_collector": {"alert", "deadletter", "audit"},
     "notifier": {"alert"},
+    "analyst": {"learning"},
 }
 """By program: topics that it reads without a durable consumer or a projection; beside those, the collector reads its
 own streams again to restore a history."""
@@ -145,7 +148,7 @@ def bucket_users() -> Iterator[tuple[str, str]]:
     """(bucket, program) for every bucket that code of a program opens."""
     constants = {
         name: value
-        for kept in (state, notifications, erasure, opt_out, workflows)
+        for kept in (state, notifications, erasure, opt_out, workflows, learning)
         for name, value in vars(kept).items()
         if isinstance(value, str) and value in CONTRACTS.buckets
     }

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
 QUERIES = [(panel.title, query) for row in ROWS.values() for panel in row for query in panel.queries.values()]
 ALERTS = yaml.safe_load((REPOSITORY / "deploy/prometheus/alerts.yml").read_text())["groups"][0]["rules"]
 WITH_PROMETHEUS = pytest.mark.skipif(BINARY is None, reason="no Prometheus here; `make prometheus` gets Debian's")
-NOT_HERE = ("agent_rl_training_", "ratchet_trainer_", "ratchet_engine_", "ratchet_workflow")
+NOT_HERE = ("agent_rl_training_", "ratchet_trainer_", "ratchet_engine_", "ratchet_workflow", "ratchet_analyst_")
 """Metrics of services that this stack does not have."""
 LIGHT = ("trajectory_collector", "reward_computer", "rl_coordinator", "gateway", "canary_deployer")
 """Torch takes long to import; trainer and engine show their metrics in the eventful process."""

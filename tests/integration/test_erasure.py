@@ -20,7 +20,7 @@ from ratchet.core.contract import Feedback, Message, Preference, Trajectory, nam
 from ratchet.core.contract.erasure import ASKED, ERASURES, SESSION, USER, Erasure
 from ratchet.core.rules.erasing import CLOCKS
 from ratchet.core.service.settings import SharedSettings
-from ratchet.core.stores.erased import KEYS, WITHOUT_TEXT, Erased
+from ratchet.core.stores.erased import KEYS, Erased
 from ratchet.core.stores.erasures import ask_erasure
 from ratchet.core.stores.schema import schema_statements
 from ratchet.core.stores.warehouse import Warehouse
@@ -36,6 +36,21 @@ QUICK = Tuning(
 PROBE = "PLANTED"
 ANN, ANNA = "ann", "anna"
 """Two people: the one's ref begins like the other's."""
+WITHOUT_TEXT = {
+    "calls": "numbers of calls, with ids of runs, keys and models",
+    "deployments": "what became of policies",
+    "erased": "ids",
+    "kept_since": "instants",
+    "ledger_entries": "outcomes by sequence",
+    "ledger_windows": "counts",
+    "pair_skips": "ids of answers",
+    "rollouts": "decisions and their statistics",
+    "schemas": "a digest",
+    "stream_generations": "names of streams",
+    "training_requests": "settings, and the words of who asked for a training",
+    "training_statuses": "numbers, and faults of trainings",
+}
+"""Tables that hold no text of a person, with what they hold instead."""
 
 
 def settings_of(shared: SharedSettings) -> Settings:
@@ -96,13 +111,13 @@ async def rows_with(warehouse: Warehouse, text: str) -> dict[str, int]:
     return {table: number for table, number in counts.items() if number}
 
 
-def erasure_of(kind: str, ref: str, role: str | None = None) -> Erasure:
+def erasure_of(kind: str, ref: str) -> Erasure:
     at = datetime.now(UTC)
     return Erasure(
         erasure_id=named_id("erasure", kind, ref),
         kind=kind,
         ref=ref,
-        role=role,
+        role=None,
         asked_by="test",
         asked_at=at,
         phase=ASKED,

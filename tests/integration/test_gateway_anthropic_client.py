@@ -17,7 +17,7 @@ from ratchet.core.service.asgi import Answer, EventStream, Handler, JsonApi, Req
 from ratchet.core.service.problems import HttpError, http_error
 from ratchet.dialects.messages.answers import error_body, from_chat
 from ratchet.dialects.messages.reading import estimate, read, to_chat
-from ratchet.dialects.messages.streams import PING, MessageStream, sse
+from ratchet.dialects.messages.streams import MessageStream, sse
 from tests.support.fake_engine import tool_call
 from tests.support.fake_streams import vllm_chunks
 
@@ -82,7 +82,7 @@ class Translated:
 
     async def _events(self, chunks: list[dict[str, Any]], stops: Any) -> AsyncGenerator[bytes, None]:
         stream = MessageStream(stops)
-        yield PING
+        yield b'event: ping\ndata: {"type":"ping"}\n\n'
         for chunk in chunks[: 3 if self.breaks else None]:
             for event in stream.feed(chunk):
                 yield event

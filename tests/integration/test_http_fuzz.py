@@ -21,6 +21,7 @@ from tests.support.gateway_scene import scene
 from tests.support.http_fuzz import fuzzed, fuzzed_live, unreached
 from tests.support.running import connected, prepared_objects, prepared_warehouse, running_app
 from tests.support.servers import Broker, RunningServer
+from tests.support.service_process import service_process
 from tests.support.workflow_scene import workflow_scene
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -72,6 +73,15 @@ async def test_workflows(nats: Broker, tmp_path: Path, monkeypatch: pytest.Monke
         statuses = await fuzzed_live(str(client.base_url).rstrip("/"))
     assert unreached(statuses) == []
     assert len(statuses) >= 9
+
+
+async def test_analyst(shared_settings: SharedSettings, tmp_path: Path) -> None:
+    prepared_objects(shared_settings)
+    async with prepared_warehouse(shared_settings), connected(shared_settings):
+        with service_process("analyst", shared_settings, tmp_path) as analyst:
+            statuses = await fuzzed_live(analyst.url)
+    assert unreached(statuses) == []
+    assert len(statuses) >= 6
 
 
 async def test_engine(shared_settings: SharedSettings, tmp_path: Path) -> None:

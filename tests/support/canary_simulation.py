@@ -545,9 +545,9 @@ def running_record() -> Rollout:
     )
 
 
-def exact_interval(hits: int, runs: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Clopper & Pearson's interval for a share."""
-    tail = (1 - confidence) / 2
+def exact_interval(hits: int, runs: int) -> tuple[float, float]:
+    """Clopper & Pearson's interval of 95 % for a share."""
+    tail = 0.025
     low = 0.0 if hits == 0 else _solved(lambda p: 1 - _at_most(hits - 1, runs, p), tail, rising=True)
     high = 1.0 if hits == runs else _solved(lambda p: _at_most(hits, runs, p), tail, rising=False)
     return low, high

@@ -22,7 +22,6 @@ from ratchet.canary_deployer.domain.rules import Rules, Stage
 from ratchet.canary_deployer.domain.trajectories import Batch, Chunk, Event, call_of, opinion_of, score_of, started_of
 from ratchet.canary_deployer.kv_bundles import KvBundles
 from ratchet.canary_deployer.kv_policies import KvPolicies
-from ratchet.canary_deployer.leadership import NotLeading
 from ratchet.canary_deployer.nats_events import STREAMS, Behind, EvidenceLost, Places, Read
 from ratchet.canary_deployer.operator_acts import OperatorActs
 from ratchet.canary_deployer.role_context import RoleContext
@@ -33,6 +32,7 @@ from ratchet.core.contract.state import BUNDLES, POLICIES, ROLLOUT_CHUNKS, ROLLO
 from ratchet.core.errors import RatchetError, Unavailable
 from ratchet.core.rules.arms import arm_of
 from ratchet.core.service.audit import AuditLog
+from ratchet.core.service.leadership import NotLeading
 from ratchet.core.stores.policies import BlobStore
 from tests.support.fake_bus import fake_bus
 from tests.support.messages import turn

@@ -21,6 +21,7 @@ from ratchet.core.contract.http.console import (
     StreamOut,
     WatchedOut,
 )
+from tests.support.console_changes import changes_scene
 from tests.support.console_policies import policy_answers
 from tests.support.console_rollouts import rollout_answers
 from tests.support.console_statistics import statistics_scene
@@ -42,6 +43,7 @@ def scene() -> dict[str, Any]:
         **statistics_scene(now),
         **training_scene(now),
         **workflow_answers(now),
+        **changes_scene(now),
     }
 
 

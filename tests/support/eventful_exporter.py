@@ -15,17 +15,17 @@ from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 from ratchet.bus.testing import eventually
 from ratchet.core.service.health import Health, health_app
 from ratchet.core.service.http import HttpServer
-from ratchet.local.local_stack.catalog import SERVICES, WORKFLOWS
+from ratchet.local.local_stack.catalog import ANALYST, SERVICES, WORKFLOWS
 
 EXAMPLE = "example"
-ASKED_FOR = {"status": ("succeeded", "failed"), "outcome": ("valid",)}
+ASKED_FOR = {"status": ("succeeded", "failed"), "outcome": ("valid",), "state": ("open",)}
 """Values of labels that panels name."""
 
 
 def import_all_metrics() -> None:
     """Register the metrics of the bus, of health checks and of every service."""
     shared = ("ratchet.core.service.health", "ratchet.bus.consumer", "ratchet.bus.projection")
-    for module in (*shared, *(f"{s.module}.metrics" for s in (*SERVICES, WORKFLOWS))):
+    for module in (*shared, *(f"{s.module}.metrics" for s in (*SERVICES, WORKFLOWS, ANALYST))):
         importlib.import_module(module)
 
 

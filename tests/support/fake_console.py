@@ -27,7 +27,7 @@ from ratchet.core.service.authentication import session_of
 from tests.support.console_scene import scene
 
 OPERATOR, VIEWER, REVIEWER = "operator-key", "viewer-key", "reviewer-key"
-PARTS = ("coordinator", "deployer", "gateway", "workflows", "v1")
+PARTS = ("coordinator", "deployer", "gateway", "workflows", "analyst", "v1")
 STARTED_S = 20.0
 
 

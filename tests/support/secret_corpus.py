@@ -40,11 +40,6 @@ SECRETS: dict[str, Callable[[str], str]] = {
 """Of an example that holds more than the secret, the secret."""
 
 
-def _mid(text: str, insert: str) -> str:
-    middle = len(text) // 2
-    return text[:middle] + insert + text[middle:]
-
-
 def _entities(text: str) -> str:
     return "".join(character if character.isalnum() else f"&#{ord(character)};" for character in text)
 
@@ -76,7 +71,6 @@ WRAPPINGS: dict[str, Callable[[str], Any]] = {
 }
 """Of a secret that is known by its form."""
 
-SPACED = frozenset({"markdown", "underscore before", "brackets", "list", "YAML", "log", "tab", "name of a member"})
 NOT_IN: dict[str, frozenset[str]] = {
     "private key (PEM)": frozenset({"code", "entities", "percent signs", "markdown"}),
     "password in a URL": frozenset({"percent signs", "entities", "name of a member"}),

@@ -47,13 +47,13 @@ def stored(package: Package) -> dict[str, Any]:
     return json.loads(read.stdout.splitlines()[-1])
 
 
-async def copy_twice(package: Package, prefix: str = "ratchet") -> str:
+async def copy_twice(package: Package) -> str:
     """Copy a completed job, as two trackers would that were started one after the other; returns its id."""
     blobs = MemoryBlobs()
     artifacts = Artifacts(training_curves=blobs.put(LINES, "metrics", ".jsonl").uri)
     done = job(state="completed", started_at=after(1), finished_at=after(60), artifacts=artifacts)
     for _ in range(2):
-        await FilesTracker(package, blobs, prefix).copy_job(done)
+        await FilesTracker(package, blobs, "ratchet").copy_job(done)
     return done.training_job_id
 
 

@@ -354,6 +354,45 @@ ROWS: Mapping[str, Sequence[Panel]] = {
         ),
         Panel("Under way", "Workflows that run now.", "short", {"workflows": "sum(ratchet_workflows_active)"}),
     ),
+    "Self-learning": (
+        Panel(
+            "Trajectories looked at",
+            "Per second, by role; none while no window has ended, or too few trajectories are in it.",
+            "cps",
+            {"{{role}}": "sum by (role) (rate(ratchet_analyst_episodes_total[$__rate_interval]))"},
+        ),
+        Panel(
+            "Patterns",
+            "By state: open ones go wrong now, closed ones are over.",
+            "short",
+            {"{{state}}": "sum by (state) (max by (role, state) (ratchet_analyst_patterns))"},
+        ),
+        Panel(
+            "Plans",
+            "By state.",
+            "short",
+            {"{{state}}": "sum by (state) (max by (role, state) (ratchet_analyst_plans))"},
+        ),
+        Panel(
+            "Plans that helped",
+            "Share of the plans that ran to their end which were validated, by role.",
+            "percentunit",
+            {"{{role}}": "max by (role) (ratchet_analyst_plan_success_ratio)"},
+            limits=(0, 1),
+        ),
+        Panel(
+            "Improvement per plan",
+            "Mean difference between the arms, by role and measure, in the measure's unit: above 0 is better.",
+            "short",
+            {"{{role}} {{measure}}": "max by (role, measure) (ratchet_analyst_plan_improvement)"},
+        ),
+        Panel(
+            "Last look",
+            "When all roles were looked at last: more than an hour ago means that the analyst stands still.",
+            "dateTimeFromNow",
+            {"all roles": "1000 * max(ratchet_analyst_looked_timestamp_seconds)"},
+        ),
+    ),
     "Deployment health": (
         Panel(
             "Traffic",

@@ -65,6 +65,7 @@ PARTS = {
         "docs/guides/vllm",
         "docs/learning",
         "docs/planning",
+        "docs/analyst",
         "docs/training-speed",
         "docs/canary-simulation",
         "docs/chaos",

@@ -75,3 +75,21 @@ class UntilStopped:
     def stop(self) -> None:
         """Have `run` return, also one that has not begun."""
         self._stopping.set()
+
+
+class Lasting:
+    """A service's component whose work has no end of its own."""
+
+    def __init__(self) -> None:
+        self._working = UntilStopped()
+
+    async def run(self) -> None:
+        """Work until stopped."""
+        await self._working.run(self._work())
+
+    async def stop(self) -> None:
+        """Return from `run`."""
+        self._working.stop()
+
+    async def _work(self) -> None:
+        raise NotImplementedError

@@ -29,7 +29,7 @@ import msgspec
 from ratchet.bus.connection import Bus
 from ratchet.bus.consumer import each, subscribe
 from ratchet.bus.kv import Bucket
-from ratchet.canary_deployer import unloading
+from ratchet.canary_deployer import metrics, unloading
 from ratchet.canary_deployer.bundle_registry import BundleRegistry
 from ratchet.canary_deployer.controller import RolloutController
 from ratchet.canary_deployer.controllers import Controllers
@@ -64,7 +64,6 @@ from ratchet.canary_deployer.http_clients import (
 from ratchet.canary_deployer.http_engines import HttpEngines
 from ratchet.canary_deployer.kv_bundles import SWEEP_S, BundleSweep, KvBundles
 from ratchet.canary_deployer.kv_policies import KvPolicies
-from ratchet.canary_deployer.leadership import Leader, Leadership, WhileLeading
 from ratchet.canary_deployer.nats_clock import SYNCHRONIZE_S, BrokerClock
 from ratchet.canary_deployer.nats_decisions import decisions_of
 from ratchet.canary_deployer.nats_events import NatsEventSource, started_roles
@@ -105,6 +104,7 @@ from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.http import HttpServer
 from ratchet.core.service.http_client import AsyncApiClient
 from ratchet.core.service.keys import known_keys
+from ratchet.core.service.leadership import Election, Leader, Leadership, WhileLeading
 from ratchet.core.service.runtime import App, Component, Periodic
 from ratchet.core.service.same_site import Sites
 from ratchet.core.stores.audit_store import audit_log_of
@@ -113,6 +113,7 @@ from ratchet.core.stores.objects import Objects
 from ratchet.core.stores.policies import read_policy
 
 NAME = "canary_deployer"
+ELECTION = Election("leader.canary_deployer", "deployer", metrics.LEADING)
 SUITE_TEMPERATURE, SUITE_SAMPLES = 1.0, 2
 """How answers to suites are drawn: an answer that harms in one of ten draws is no less harmful."""
 HELD_OUT_S = 30.0
@@ -205,7 +206,7 @@ def assembled(  # noqa: PLR0913 - the connections, and one wait
     unload_after_s: float = unloading.AFTER_S,
 ) -> App:
     """The deployer on connections that are open."""
-    leadership = Leadership(Bucket(bus, ROLLOUTS, Leader), settings.url)
+    leadership = Leadership(ELECTION, Bucket(bus, ROLLOUTS, Leader), settings.url)
     ground = _Ground(
         settings=settings,
         bus=bus,

@@ -18,7 +18,6 @@ from ratchet.canary_deployer.domain import registry
 from ratchet.canary_deployer.domain.announcements import Announcer
 from ratchet.canary_deployer.kv_bundles import KvBundles
 from ratchet.canary_deployer.kv_policies import KvPolicies
-from ratchet.canary_deployer.leadership import Lead
 from ratchet.canary_deployer.role_context import Publish
 from ratchet.core.contract.bundle import NO_BUNDLE, Bundle
 from ratchet.core.contract.http.rollouts import BundleOut
@@ -28,6 +27,7 @@ from ratchet.core.contract.state import PolicyStage, PolicyVersion
 from ratchet.core.errors import BadRequest, DigestMismatch, NotFound, Rejected
 from ratchet.core.rules.arms import parse_model, served
 from ratchet.core.rules.bundles import check_bundle
+from ratchet.core.service.leadership import Lead
 from ratchet.core.service.setting_names import nearest
 from ratchet.core.stores.policies import Policy, encode_manifest
 

@@ -13,8 +13,8 @@ from ratchet.bus.kv import Bucket
 from ratchet.canary_deployer.controller import RolloutController
 from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.kv_policies import KvPolicies
-from ratchet.canary_deployer.leadership import Lead, NotLeading
 from ratchet.core.errors import BusUnavailable, NotFound, Unavailable
+from ratchet.core.service.leadership import Lead, NotLeading
 
 log = structlog.get_logger()
 

@@ -13,9 +13,9 @@ import structlog
 
 from ratchet.bus.kv import Bucket
 from ratchet.canary_deployer.domain.announcements import UNKNOWN
-from ratchet.canary_deployer.leadership import Lead
 from ratchet.core.contract.state import PolicyStage, PolicyVersion, Route, ServedPolicy
 from ratchet.core.errors import Conflict, NotFound, Unreadable
+from ratchet.core.service.leadership import Lead
 
 log = structlog.get_logger()
 

@@ -16,11 +16,11 @@ from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.trajectories import Chunk
 from ratchet.canary_deployer.gates.base import Gate
 from ratchet.canary_deployer.kv_policies import KvPolicies
-from ratchet.canary_deployer.leadership import Lead
 from ratchet.canary_deployer.nats_events import EventSource
 from ratchet.core.contract import Message, ModelRollout
 from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.service.audit import AuditLog
+from ratchet.core.service.leadership import Lead
 
 
 class Publish(Protocol):

@@ -12,9 +12,9 @@ from ratchet.bus.kv import Bucket
 from ratchet.canary_deployer.controllers import Controllers
 from ratchet.canary_deployer.domain.registry import why_kept
 from ratchet.canary_deployer.kv_policies import KvPolicies
-from ratchet.canary_deployer.leadership import Lead
 from ratchet.core.contract.http.rollouts import RolePoliciesOut
 from ratchet.core.errors import Conflict, NotFound
+from ratchet.core.service.leadership import Lead
 
 log = structlog.get_logger()
 

@@ -11,7 +11,7 @@ A crash before step 2 leaves chunks that no record names, a crash after it leave
 deletes both. A deployer that lost the compare-and-set deletes nothing. The record holds the statistics together with
 their places in the streams, so a new process folds again whatever was folded after the last save.
 
-Only the leader writes (`leadership.py`). It writes a record that another term has left with its own term first.
+Only the leader writes (`service.leadership`). It writes a record that another term has left with its own term first.
 
 The record counts how long a stage, a soak or a deadline has lasted in ticks of the monotonic clock and is saved with
 every lease: setting a wall clock shortens and lengthens nothing. Time without a running deployer does not count.

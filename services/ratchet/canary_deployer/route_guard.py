@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from ratchet.bus.kv import Bucket
-from ratchet.bus.tasks import UntilStopped, end
+from ratchet.bus.tasks import Lasting, end
 from ratchet.canary_deployer.controller import RolloutController
 from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.domain.serving import decided_route
@@ -31,7 +31,7 @@ AGAIN_S = 1.0
 """Pause before a route is compared again whose rollout could not be read."""
 
 
-class RouteGuard:
+class RouteGuard(Lasting):
     """A component for one term of leadership: follows the bucket of routes."""
 
     def __init__(
@@ -42,23 +42,15 @@ class RouteGuard:
         now: Callable[[], datetime],
     ) -> None:
         """`controller_of`: what controls the role; None while nothing does."""
+        super().__init__()
         self._routes = routes
         self._controller_of = controller_of
         self._publish = publish
         self._now = now
         self._late: dict[str, asyncio.Task[None]] = {}
         """By role: routes that are compared again and again, for their rollouts cannot be read now."""
-        self._working = UntilStopped()
 
-    async def run(self) -> None:
-        """Compare every route that changes, until stopped."""
-        await self._working.run(self._follow())
-
-    async def stop(self) -> None:
-        """Return from `run`."""
-        self._working.stop()
-
-    async def _follow(self) -> None:
+    async def _work(self) -> None:
         try:
             async for changes in self._routes.watch(lambda key: "." not in key):
                 for role, _ in changes:

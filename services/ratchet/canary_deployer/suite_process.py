@@ -11,7 +11,6 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -69,12 +68,10 @@ class PackagedSuite:
     gateway_url: str
     key: str | None = field(repr=False)
     results: Path
-    limit_s: float = LIMIT_S
-    monotonic: Callable[[], float] = time.monotonic
     doubts: Doubts = field(init=False)
 
     def __post_init__(self) -> None:
-        self.doubts = Doubts(self.limit_s, self.monotonic)
+        self.doubts = Doubts(LIMIT_S, time.monotonic)
 
     async def unfit(self, policy: PolicyVersion) -> str | None:  # noqa: ARG002 - of none
         """See `Heldout`: no policy is made from a package's suite."""
@@ -100,9 +97,9 @@ class PackagedSuite:
             self.key,
             str(self.results),
         )
-        begun = self.monotonic()
-        printed, problem = await run_killed(COMMAND, self.limit_s, {}, msgspec.json.encode(asked))
-        took_s = self.monotonic() - begun
+        begun = time.monotonic()
+        printed, problem = await run_killed(COMMAND, LIMIT_S, {}, msgspec.json.encode(asked))
+        took_s = time.monotonic() - begun
         try:
             result = msgspec.json.decode(printed.rstrip("\n").rpartition("\n")[2], type=_Result)
         except (msgspec.DecodeError, UnicodeDecodeError):

@@ -45,10 +45,10 @@ def record_read(endpoints: Endpoints, act: str, role: str | None = None, objects
         errors.print(f"not in the audit log: {error}", markup=False)
 
 
-def record_act(endpoints: Endpoints, act: str, role: str | None = None, objects: Sequence[str] = ()) -> None:
+def record_act(endpoints: Endpoints, act: str, objects: Sequence[str]) -> None:
     """Write what this command is about to change in the stores. Raises `Unavailable` where the log cannot be written:
     then it must change nothing."""
-    asyncio.run(recorded(endpoints, act, role, objects, _caller_of(endpoints)))
+    asyncio.run(recorded(endpoints, act, None, objects, _caller_of(endpoints)))
 
 
 def record_change(directory: Path, act: str, objects: Sequence[str] = ()) -> None:

@@ -22,10 +22,9 @@ import msgspec
 from ratchet.bus.message import decode
 from ratchet.cli.waiting import POLL_S, SILENCE_S
 from ratchet.core.contract.http.workflows import WorkflowIn, WorkflowOut
+from ratchet.core.contract.workflows import ENDED_STATES
 from ratchet.core.errors import NotFound, Rejected, Unavailable
 
-ENDED = frozenset({"succeeded", "partial", "failed", "cancelled"})
-"""States of a workflow in which nothing goes on."""
 BEGUN = "begun"
 LOST = "lost"
 AT_ONCE = 4
@@ -167,7 +166,7 @@ def collect(
 def _take_ended(collection: Collection, service: Service, keep: Callable[[Collected], None]) -> None:
     for number, workflow in [*collection.under_way.items()]:
         seen = service.read(workflow.workflow_id)
-        if seen.state in ENDED:
+        if seen.state in ENDED_STATES:
             collection.ended[number] = _collected(number, seen)
             del collection.under_way[number]
             keep(collection.ended[number])
@@ -237,17 +236,15 @@ def _template(line: bytes, named: str) -> Template:
         template = decode(line, Template)
     except msgspec.DecodeError as error:
         raise Rejected(f"{named} is not a template: {error}") from error
-    used = set(itertools.chain(*(_PLACEHOLDER.findall(text) for text in _texts(template))))
+    used = set(
+        itertools.chain(*(_PLACEHOLDER.findall(text) for text in (template.instruction, *template.inputs.values())))
+    )
     missing = sorted(name for name in used if not template.values.get(name))
     if missing:
         raise Rejected(f"{named}: {', '.join(missing)} has no values")
     if unused := sorted({*template.values} - used):
         raise Rejected(f"{named}: nothing uses the values of {', '.join(unused)}")
     return template
-
-
-def _texts(template: Template) -> list[str]:
-    return [template.instruction, *template.inputs.values()]
 
 
 def _filled(text: str, values: dict[str, str]) -> str:

@@ -76,6 +76,8 @@ COMMANDS: Mapping[str, Entry] = {
         "stats",
         "Counts, outcomes, mean reward, tokens, cost and latency, by agent, domain, model, policy and more, over time.",
     ),
+    "analyze": Entry("learning", "Look for patterns in a role's newest trajectories now, not at the next hour."),
+    "report": Entry("learning", "What a week of self-learning changed in a role, what it earned, what was taken back."),
     "plugins": Entry(
         "plugins",
         "List all plug-ins: built-in variants and those of installed packages. Exit code 3: one is refused.",
@@ -107,6 +109,8 @@ GROUPS: Mapping[str, Entry] = {
     "workflows": Entry(
         "workflows", "Instructions as graphs of sub-tasks: run and see them; collect, train and compare planners."
     ),
+    "patterns": Entry("patterns", "What goes wrong in a role, or goes otherwise than before: with evidence and cost."),
+    "plans": Entry("plans", "What to change because of patterns: approve or reject it, and see what came of it."),
     "workers": Entry("workers", "What does the sub-tasks of workflows: the registry."),
     "storage": Entry("storage", "The object store: remove what nothing needs any more."),
     "config": Entry("config", "The settings of all services: what is in effect, and what is wrong."),
@@ -140,6 +144,7 @@ HEADINGS: Mapping[str, tuple[str, ...]] = {
     "Say what was good": ("feedback", "preferences", "rewards"),
     "Train": ("model", "plan", "train", "cancel", "resume", "dataset", "data", "dpo-train", "rm-train"),
     "Workflows": ("workflows", "workers"),
+    "Learn what to change": ("patterns", "plans", "analyze", "report"),
     "Bring and take data": ("import", "export"),
     "Keep it well": (
         "config",

@@ -109,7 +109,7 @@ def _on_chosen(act: Callable[[SharedSettings, int | Which, bool, bool], None]) -
         shared = settings_of(endpoints)
         chosen = Which(stream=stream, reason=reason, since=at) if number is None else numbered(shared, number)
         if not dry_run:
-            record_act(endpoints, f"{act.__name__}_deadletters", objects=_named_by(chosen))
+            record_act(endpoints, f"{act.__name__}_deadletters", _named_by(chosen))
         act(shared, chosen, dry_run, as_json)
 
     app.command(act.__name__, help=inspect.cleandoc(act.__doc__ or ""))(command)

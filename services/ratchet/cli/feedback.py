@@ -38,6 +38,14 @@ def feedback(
     thumbs: Annotated[Literal["up", "down"] | None, typer.Option(help="Thumbs up or down.")] = None,
     stars: Annotated[float | None, typer.Option(min=0, max=5, help="0 to 5 stars.")] = None,
     comment: Annotated[str | None, typer.Option(help="Words.")] = None,
+    observation: Annotated[str | None, typer.Option(help="What you saw it do.")] = None,
+    error_analysis: Annotated[str | None, typer.Option(help="What went wrong, and why.")] = None,
+    efficiency: Annotated[
+        float | None, typer.Option(min=0, max=1, help="How little it took for what it did, 0 to 1.")
+    ] = None,
+    outcome: Annotated[
+        float | None, typer.Option(min=0, max=1, help="How much of its goal it reached, 0 to 1.")
+    ] = None,
     rater: Annotated[
         str | None, typer.Option(help="Who gives it; a newer opinion of the same rater replaces the older one.")
     ] = None,
@@ -53,10 +61,18 @@ def feedback(
     The gateway takes it all the same, and it counts once its trajectory is stored. If neither --role nor the gateway
     gives the trajectory's role, the command fails with exit code 1.
     """
-    opinions = {"thumbs": None if thumbs is None else thumbs == "up", "rating": stars, "comment": comment}
+    opinions = {
+        "thumbs": None if thumbs is None else thumbs == "up",
+        "rating": stars,
+        "comment": comment,
+        "observation": observation,
+        "error_analysis": error_analysis,
+        "efficiency": efficiency,
+        "outcome_evaluation": outcome,
+    }
     given = {kind: value for kind, value in opinions.items() if value is not None}
     if not given:
-        raise typer.BadParameter("give at least one of --thumbs up|down, --stars 0..5 and --comment TEXT")
+        raise typer.BadParameter("give at least one opinion, such as --thumbs up|down, --stars 0..5 or --comment TEXT")
     endpoints = locate(directory)
     trajectory_id = identified(endpoints, trajectory, role)
     known, doubt = _known_role(endpoints, trajectory_id, role)

@@ -108,12 +108,12 @@ def listed_ids(ids: Iterable[str]) -> dict[str, str]:
     return short_ids(every) if console.is_terminal else dict(zip(every, every, strict=True))
 
 
-def job_named(endpoints: Endpoints, text: str, role: str | None = None, *, acts: bool = False) -> str:
+def job_named(endpoints: Endpoints, text: str, *, acts: bool = False) -> str:
     """The id of a job. Raises `NotFound`, with the command that lists jobs, or `Rejected`.
 
     `acts`: a command changes it, so `latest` has to leave no doubt about the role.
     """
-    latest = latest_in(text, role)
+    latest = latest_in(text)
     if latest is not None:
         newest = _newest_jobs(endpoints, latest, RECENT_JOBS if acts else 1)
         if not newest:

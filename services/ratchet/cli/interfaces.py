@@ -28,6 +28,7 @@ class Interface(StrEnum):
     DEPLOYER = "deployer"
     CONSOLE = "console"
     WORKFLOWS = "workflows"
+    ANALYST = "analyst"
     ENGINE = "engine"
 
 
@@ -39,6 +40,7 @@ DESCRIBED_BY = {
     Interface.DEPLOYER: "ratchet.canary_deployer.http_api",
     Interface.CONSOLE: "ratchet.console.http_api",
     Interface.WORKFLOWS: "ratchet.workflows.http_api",
+    Interface.ANALYST: "ratchet.analyst.http_api",
 }
 """The modules whose `described_api` makes the others; imported when one is asked for, as variants are."""
 
@@ -51,7 +53,7 @@ def openapi(service: Interface, contracts: Path) -> str:
 
 
 def control_api(service: Interface) -> ControlApi:
-    """The routes of coordinator, deployer, workflows or console, for their document alone."""
+    """The routes of coordinator, deployer, workflows, analyst or console, for their document alone."""
     return import_module(DESCRIBED_BY[service]).described_api()
 
 

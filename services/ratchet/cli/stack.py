@@ -62,6 +62,9 @@ def up(
         typer.Option(help="Run this program as an MLflow server, and the experiment tracker: .mlflow/bin/mlflow."),
     ] = None,
     workflows: Annotated[bool, typer.Option("--workflows", help="Plan and run workflows, too.")] = False,
+    analyst: Annotated[
+        bool, typer.Option("--analyst", help="Look for what goes wrong, and plan changes, too.")
+    ] = False,
     gateways: Annotated[
         int | None, typer.Option(min=1, max=16, help="Gateways on one port, for one core each (Linux); else 1.")
     ] = None,
@@ -90,6 +93,7 @@ def up(
         mlflow or table.mlflow,
         upstream=upstream or table.upstream,
         workflows=workflows or table.workflows,
+        analyst=analyst or table.analyst,
         file=file,
         gateways=gateways or table.gateways,
     )
@@ -155,6 +159,7 @@ def start_background(settings: StackSettings, as_json: bool) -> None:
     command += ["--gateways", str(settings.gateways)] if settings.gateways > 1 else []
     command += ["--mlflow", str(settings.mlflow)] if settings.mlflow else []
     command += ["--workflows"] if settings.workflows else []
+    command += ["--analyst"] if settings.analyst else []
     with log.open("ab") as output:  # a refused second start must not cut off the first one's log
         begin = output.seek(0, os.SEEK_END)
         supervisor = subprocess.Popen(  # noqa: S603 - our own command

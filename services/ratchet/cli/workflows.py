@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 import typer
 
 from ratchet.cli.api import get, post, segment
-from ratchet.cli.collecting import ENDED
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.options import HERE, AsJson, Directory, DryRun, RoleOption
@@ -27,7 +26,7 @@ from ratchet.cli.training import Parameters, Timeout, Wait, hyperparameters, req
 from ratchet.cli.waiting import Waiting, goes_on, until
 from ratchet.cli.workflow_data import augment, collect, evaluate, export, prepare
 from ratchet.core.contract.http.workflows import AUTO, SubTaskOut, WorkflowIn, WorkflowOut, WorkflowsOut
-from ratchet.core.contract.workflows import PLANNER_ROLE, Plan
+from ratchet.core.contract.workflows import ENDED_STATES, PLANNER_ROLE, Plan
 from ratchet.core.errors import NotFound, Rejected
 from ratchet.core.planning.mermaid import Standing, mermaid
 
@@ -127,7 +126,7 @@ def show(
         print_answer(workflow, as_json, lambda: show_workflow(workflow))
         return
     if workflow.plan is None:
-        raise Rejected(f"workflow {workflow_id} has no plan{'' if workflow.state in ENDED else ' yet'}")
+        raise Rejected(f"workflow {workflow_id} has no plan{'' if workflow.state in ENDED_STATES else ' yet'}")
     text = mermaid(workflow.plan, [Standing(each.state, each.worker, each.run) for each in workflow.sub_tasks])
     print_answer({"mermaid": text}, as_json, lambda: console.print(text, markup=False, end="", soft_wrap=True))
 
@@ -208,7 +207,7 @@ def follow_to_end(endpoints: Endpoints, workflow: WorkflowOut, waiting: Waiting,
 
     look = follow_up("workflows", "show", workflow.workflow_id, directory=endpoints.directory)
     with goes_on(f"workflow {workflow.workflow_id}", f"`{look}` shows it"):
-        ended = until(lambda seen: seen.state in ENDED, workflow, ask, show_news, waiting)
+        ended = until(lambda seen: seen.state in ENDED_STATES, workflow, ask, show_news, waiting)
     show_news(ended)
     return ended
 

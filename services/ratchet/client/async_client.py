@@ -114,6 +114,10 @@ class AsyncClient:
         """Give feedback on a trajectory; see `Recording.feedback`."""
         self._recording.feedback(trajectory_id, **feedback)
 
+    def record_episode(self, **episode: Any) -> str:
+        """Record a whole episode that is over, in one call; see `Recording.record_episode`."""
+        return self._recording.record_episode(**episode)
+
     def preference(self, prompt: Any, chosen: Any, rejected: Any, **about: Any) -> str:
         """Prefer one answer over another; see `Recording.preference`."""
         return self._recording.preference(prompt, chosen, rejected, **about)

@@ -5,7 +5,7 @@ Nothing here waits for the network or a disk, and nothing raises into the agent 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -121,20 +121,31 @@ class Recording:
         correction: str | None = None,
         comment: str | None = None,
         abandoned: bool = False,
+        metric: float | None = None,
+        observation: str | None = None,
+        error_analysis: str | None = None,
+        efficiency: float | None = None,
+        outcome_evaluation: float | None = None,
         rater: str | None = None,
         source: str = "client",
     ) -> None:
-        """Say one thing about a trajectory: `thumbs`, `stars` (0..5), `correction`, `comment` or `abandoned`."""
+        """Say one thing about a trajectory: `thumbs`, `stars` (0..5), `correction`, `comment` or `abandoned`; a
+        `metric`; an `observation` or `error_analysis` in words; `efficiency` or `outcome_evaluation` (0..1)."""
         values: dict[str, Any] = {
             "thumbs": thumbs,
             "rating": stars,
             "correction": correction,
             "comment": comment,
             "abandoned": abandoned or None,
+            "metric": metric,
+            "observation": observation,
+            "error_analysis": error_analysis,
+            "efficiency": efficiency,
+            "outcome_evaluation": outcome_evaluation,
         }
         given = [(kind, value) for kind, value in values.items() if value is not None]
         if len(given) != 1:
-            self._report(ValueError("give exactly one of thumbs, stars, correction, comment, abandoned"))
+            self._report(ValueError(f"give exactly one of {', '.join(values)}".replace("rating", "stars")))
             return
         kind, value = given[0]
         self.submit(
@@ -149,6 +160,32 @@ class Recording:
                 rater=rater,
             )
         )
+
+    def record_episode(
+        self,
+        *,
+        context: Mapping[str, Any],
+        actions: Sequence[Mapping[str, Any]],
+        outcome: str | Mapping[str, Any] | None = None,
+        resources: Mapping[str, Any] | None = None,
+        feedback: Sequence[Mapping[str, Any]] = (),
+    ) -> str:
+        """Record a whole episode that is over, and return its id, the trajectory's.
+
+        `context` is what `trajectory` takes, each action what `turn` takes, `outcome` a status or what `outcome` takes,
+        `resources` what `usage` takes, and each feedback what `feedback` takes.
+        """
+        recorder = self.trajectory(**context)
+        for action in actions:
+            recorder.turn(**action)
+        if outcome is not None:
+            recorder.outcome(**({"status": outcome} if isinstance(outcome, str) else outcome))
+        if resources is not None:
+            recorder.usage(**resources)
+        recorder.end()
+        for opinion in feedback if recorder.is_whole else ():
+            self.feedback(recorder.trajectory_id, **opinion)
+        return recorder.trajectory_id
 
     def preference(  # noqa: PLR0913 - keywords: the members of a preference
         self,

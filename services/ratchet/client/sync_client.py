@@ -53,6 +53,10 @@ class Client:
         """Give feedback on a trajectory; see `Recording.feedback`."""
         self._here().feedback(trajectory_id, **feedback)
 
+    def record_episode(self, **episode: Any) -> str:
+        """Record a whole episode that is over, in one call; see `Recording.record_episode`."""
+        return self._here().record_episode(**episode)
+
     def preference(self, prompt: Any, chosen: Any, rejected: Any, **about: Any) -> str:
         """Prefer one answer over another; see `Recording.preference`."""
         return self._here().preference(prompt, chosen, rejected, **about)

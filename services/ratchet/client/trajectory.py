@@ -156,12 +156,17 @@ class TrajectoryRecorder:
             user_ref=self.user_ref,
         )
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has a turn, and no part that could not be recorded: else it is not published."""
+        return bool(self._turns) and not self._broken
+
     def end(self) -> None:
         """Publish. The end of the `with` block does so by itself; a second call does nothing."""
         if self._ended:
             return
         self._ended = True
-        if not self._turns or self._broken:
+        if not self.is_whole:
             return
         metadata = msgspec.structs.replace(
             self.metadata, total_tokens=self._tokens, total_cost_usd=self._cost, source=self.metadata.source or "client"

@@ -5,7 +5,7 @@ Site ─┬─ pages: the bundle, for anybody; sign_in: people come and go
                          │    loop: the whole at a glance; its rules of attention are in domain
                          │    events: the loop and NatsHints for pages that listen
                          │    trajectories, tokens, statistics, rollouts, training, annotation: from the stores
-                         └─ pass_through: coordinator, deployer, gateway and workflows, with the caller's own key
+                         └─ pass_through: what other services answer, with the caller's own key
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ratchet.console.http_services import HttpServices
 from ratchet.console.loop import Loop, Sources, disk_of, streams_of
 from ratchet.console.nats_state import Alerts, NatsHints, Routes, drift_of
 from ratchet.console.pages import Pages, Site, read_pages
-from ratchet.console.pass_through import CONNECT_S, COORDINATOR, DEPLOYER, GATEWAY, WORKFLOWS, PassThrough
+from ratchet.console.pass_through import ANALYST, CONNECT_S, COORDINATOR, DEPLOYER, GATEWAY, WORKFLOWS, PassThrough
 from ratchet.console.rollouts import Rollouts
 from ratchet.console.settings import Settings
 from ratchet.console.tokens import Tokens
@@ -54,7 +54,13 @@ from ratchet.core.stores.trajectory_list import TrajectoryList
 from ratchet.core.stores.warehouse import Warehouse
 
 NAME = "console"
-ROUTES = {"coordinator": COORDINATOR, "deployer": DEPLOYER, "gateway": GATEWAY, "workflows": WORKFLOWS}
+ROUTES = {
+    "coordinator": COORDINATOR,
+    "deployer": DEPLOYER,
+    "gateway": GATEWAY,
+    "workflows": WORKFLOWS,
+    "analyst": ANALYST,
+}
 """What is passed on, by the first part of the path."""
 log = structlog.get_logger()
 
@@ -70,6 +76,7 @@ async def build(settings: Settings) -> AsyncIterator[App]:
         "deployer": settings.deployer_url,
         "gateway": settings.gateway_url,
         "workflows": settings.workflows_url,
+        "analyst": settings.analyst_url,
     }
     key = settings.shared.service_key
     others = HttpServices(

@@ -14,7 +14,7 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket, Entry
 from ratchet.bus.message import decode
 from ratchet.bus.ordered_reader import OrderedReader
-from ratchet.bus.tasks import UntilStopped
+from ratchet.bus.tasks import Lasting
 from ratchet.console.domain.hints import hint_of, trajectory_hint
 from ratchet.core.contract import DEFAULT_ROLE, Alert, Trajectory
 from ratchet.core.contract.http.console import AlertsOut, DriftOut, HintOut, WatchedOut
@@ -32,27 +32,19 @@ AGAIN_S = 1.0
 """Pause before the stream is read again that could not be read."""
 
 
-class Routes:
+class Routes(Lasting):
     """Each role's route, as this process last read it; an entry that cannot be read is left out."""
 
     def __init__(self, bus: Bus) -> None:
+        super().__init__()
         self._bus = bus
         self._routes: dict[str, Route] = {}
-        self._working = UntilStopped()
 
     def current(self) -> Mapping[str, Route]:
         """By role."""
         return self._routes
 
-    async def run(self) -> None:
-        """Follow the bucket until stopped."""
-        await self._working.run(self._follow())
-
-    async def stop(self) -> None:
-        """Return from `run`."""
-        self._working.stop()
-
-    async def _follow(self) -> None:
+    async def _work(self) -> None:
         bucket = Bucket(self._bus, POLICIES, msgspec.Raw)
         async for changes in bucket.watch(lambda key: "." not in key):
             for role, entry in changes:

@@ -38,6 +38,11 @@ class Settings(ServiceSettings):
         validation_alias=AliasChoices("RATCHET_CONSOLE_WORKFLOWS_URL", "RATCHET_WORKFLOWS_URL", "workflows_url"),
     )
     """The same for workflows; unset where nothing runs them."""
+    analyst_url: HttpAddress | None = Field(
+        default=None,
+        validation_alias=AliasChoices("RATCHET_CONSOLE_ANALYST_URL", "RATCHET_ANALYST_URL", "analyst_url"),
+    )
+    """The same for patterns and plans; unset where no analyst runs."""
     oidc_secret: SecretStr | None = None
     """The secret of our client at the issuer of RATCHET_OIDC; unset for a public client."""
     health_urls: Annotated[Mapping[str, HttpAddress], *FROM_JSON] = Field(default_factory=dict[str, str])

@@ -12,7 +12,7 @@ import structlog
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
-from ratchet.bus.tasks import UntilStopped
+from ratchet.bus.tasks import Lasting
 from ratchet.core.contract import encode
 from ratchet.core.contract.state import POLICIES, PolicyVersion, Route, ServedPolicy
 from ratchet.core.errors import BusUnavailable, NotFound, Unavailable
@@ -26,7 +26,7 @@ log = structlog.get_logger()
 V = TypeVar("V", bound=msgspec.Struct)
 
 
-class Routes:
+class Routes(Lasting):
     """Each role's route, as far as this process knows. Without a broker: as the process last knew it."""
 
     def __init__(
@@ -38,6 +38,7 @@ class Routes:
         monotonic: Callable[[], float],
         bundles: Bundles,
     ) -> None:
+        super().__init__()
         self._connect = connect
         self.bundles = bundles
         """What policies that are bundles change of calls."""
@@ -54,7 +55,6 @@ class Routes:
         """Entries that this gateway cannot read, by key, with the reason."""
         self._has_read = False
         """Whether this process has read the bucket once; the bucket may hold no route."""
-        self._working = UntilStopped()
 
     def get_route(self, role: str) -> Route | None:
         """The route of a role, None when there is none."""
@@ -123,13 +123,9 @@ class Routes:
         """Follow the bucket until stopped."""
         self._routes = _restored(self._routes_file, Route) | self._routes
         self._versions = _restored(self._versions_file, PolicyVersion) | self._versions
-        await self._working.run(self._follow())
+        await super().run()
 
-    async def stop(self) -> None:
-        """Return from `run`."""
-        self._working.stop()
-
-    async def _follow(self) -> None:
+    async def _work(self) -> None:
         self._bucket = Bucket(await self._connect(), POLICIES, msgspec.Raw)
         async for changes in self._bucket.watch():
             for key, entry in changes:

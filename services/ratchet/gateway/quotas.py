@@ -23,7 +23,7 @@ import structlog
 from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
 from ratchet.bus.message import decode
-from ratchet.bus.tasks import UntilStopped, end
+from ratchet.bus.tasks import Lasting, end
 from ratchet.core.contract.gateway_notes import UseNote
 from ratchet.core.contract.state import KEY_USAGE, KeyUsage
 from ratchet.core.errors import BusUnavailable
@@ -48,7 +48,7 @@ class _Tokens:
     at: float
 
 
-class Quotas:
+class Quotas(Lasting):
     """Counts what keys use, and refuses calls beyond their limits."""
 
     def __init__(
@@ -61,6 +61,7 @@ class Quotas:
         has_prices: bool = True,
     ) -> None:
         """`updates` tell other gateways what keys with a limit use; `has_prices`: some calls cost money."""
+        super().__init__()
         self._connect = connect
         self._now = now
         self._monotonic = monotonic
@@ -77,7 +78,6 @@ class Quotas:
         """The day on which those of earlier days were left out."""
         self._unwritten: set[str] = set()
         self._bucket: Bucket[msgspec.Raw] | None = None
-        self._working = UntilStopped()
 
     def reserve(self, caller: Caller, size: int) -> Callable[[], None] | None:
         """Count the prompt of a call, of `size` bytes, until the returned function is called: when the call is over.
@@ -138,13 +138,9 @@ class Quotas:
 
     async def run(self) -> None:
         """Write what is counted, and follow what others count, until stopped."""
-        await self._working.run(self._work())
+        await super().run()
         if self._bucket is not None:
             await self._write(self._bucket)
-
-    async def stop(self) -> None:
-        """Return from `run`."""
-        self._working.stop()
 
     async def _work(self) -> None:
         self._bucket = bucket = Bucket(await self._connect(), KEY_USAGE, msgspec.Raw)

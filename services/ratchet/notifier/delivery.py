@@ -12,7 +12,7 @@ import structlog
 from msgspec.structs import replace
 from prometheus_client import Counter
 
-from ratchet.bus.tasks import UntilStopped
+from ratchet.bus.tasks import Lasting
 from ratchet.core.contract.notifications import Receiver
 from ratchet.core.errors import Conflict, Unavailable
 from ratchet.core.rules.alert_book import AlertBook
@@ -41,7 +41,7 @@ FAILING = 3
 """Attempts in a row that fail until that is an alert itself."""
 
 
-class Delivery:
+class Delivery(Lasting):
     """Notifications of one receiver, one after the other."""
 
     def __init__(
@@ -54,6 +54,7 @@ class Delivery:
         now: Callable[[], datetime],
     ) -> None:
         """`book`: the alerts, None while it is not known which hold."""
+        super().__init__()
         self._rules = rules
         self._store = store
         self._transport = transport
@@ -61,7 +62,6 @@ class Delivery:
         self._alerts = alerts
         self._now = now
         self._woken = asyncio.Event()
-        self._working = UntilStopped()
         self._dropped = 0
         """Alerts that were too many to keep, as of the last notification."""
 
@@ -69,15 +69,7 @@ class Delivery:
         """There is an alert more."""
         self._woken.set()
 
-    async def run(self) -> None:
-        """Send until stopped."""
-        await self._working.run(self._deliver())
-
-    async def stop(self) -> None:
-        """Return from `run`."""
-        self._working.stop()
-
-    async def _deliver(self) -> None:
+    async def _work(self) -> None:
         while True:
             try:
                 await self.step()

@@ -45,14 +45,12 @@ class ReceiverStore:
         folder: Path,
         holder: str,
         connected: Callable[[], Bus | None],
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`blank`: its settings, with nothing sent yet; `connected`: the bus, unless it is away."""
         self._blank = blank
         self._file = folder / f"{blank.name}.json"
         self._holder = holder
         self._connected = connected
-        self._monotonic = monotonic
         self._revision: int | None = None
         """Of the value in the broker that ours follows; None while it has none."""
         self._mine: Receiver | None = self._read_file()
@@ -97,7 +95,7 @@ class ReceiverStore:
     @property
     def is_beat_due(self) -> bool:
         """Whether the holder has to write, to stay it."""
-        return self._monotonic() - self._written_s >= BEAT_S
+        return time.monotonic() - self._written_s >= BEAT_S
 
     async def load(self) -> Receiver | None:
         """The state; None while another notifier is the holder. Raises `Unavailable` where no one can know that."""
@@ -124,8 +122,8 @@ class ReceiverStore:
         if value.holder in ("", self._holder):
             return self._ours(mine if mine is not None and mine.beat > value.beat else value)
         if self._seen is None or self._seen[0] != stored.revision:
-            self._seen = (stored.revision, self._monotonic())
-        if self._monotonic() - self._seen[1] < TAKEOVER_S:
+            self._seen = (stored.revision, time.monotonic())
+        if time.monotonic() - self._seen[1] < TAKEOVER_S:
             await self._forget()
             return None
         log.info("takes over", receiver=self.name)
@@ -138,7 +136,7 @@ class ReceiverStore:
         """
         written = replace(receiver, holder=self._holder, beat=receiver.beat + 1, at=now)
         await asyncio.to_thread(write_whole, self._file, msgspec.json.encode(written), mode=PRIVATE)
-        self._mine, self._written_s = written, self._monotonic()
+        self._mine, self._written_s = written, time.monotonic()
         bus = self._connected()
         if bus is None:
             return written

@@ -73,9 +73,8 @@ class ForkedProcess:
 class ForkServer:
     """A component: starts the server in time for the first training."""
 
-    def __init__(self, delay_s: float = DELAY_S, preload: str = PRELOAD, ready_s: float = READY_S) -> None:
+    def __init__(self, preload: str = PRELOAD, ready_s: float = READY_S) -> None:
         """`preload`: the module that the server imports. `ready_s`: how long a training waits for it."""
-        self._delay_s = delay_s
         self._ready_s = ready_s
         self._stopping = asyncio.Event()
         multiprocessing.set_forkserver_preload([preload])
@@ -83,7 +82,7 @@ class ForkServer:
     async def run(self) -> None:
         """Start the server after a while, unless a training did."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._delay_s):
+            async with asyncio.timeout(DELAY_S):
                 await self._stopping.wait()
         if not self._stopping.is_set():
             try:

@@ -15,7 +15,6 @@ from ratchet.bus.testing import START
 from ratchet.canary_deployer.domain.operators import Act, Order
 from ratchet.canary_deployer.handlers import Handlers
 from ratchet.canary_deployer.kv_bundles import BundleSweep
-from ratchet.canary_deployer.leadership import NotLeading
 from ratchet.canary_deployer.unloading import unneeded
 from ratchet.core.contract import ModelDeployed, TrainingStatus, named_id
 from ratchet.core.contract.bundle import NO_BUNDLE, Bundle, BundleModel, Example, Instructions, ToolTexts
@@ -28,6 +27,7 @@ from ratchet.core.errors import BadRequest, NotFound
 from ratchet.core.planning.files import LINUCB, Description, PlannerFile, save_planner
 from ratchet.core.planning.selectors import train_linucb
 from ratchet.core.rules.arms import served
+from ratchet.core.service.leadership import NotLeading
 from ratchet.core.stores.policies import Policy, find_policy, publish_policy
 from tests.support.blobs import MemoryBlobs
 from tests.support.canary_world import ROLE, CanaryWorld, bundle_registry, policy

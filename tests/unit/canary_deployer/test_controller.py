@@ -16,11 +16,11 @@ from ratchet.canary_deployer.domain.operators import Act, Order
 from ratchet.canary_deployer.domain.rollout import FAILED, NEEDS_APPROVAL, NOT_RUN, PASSED, GateResult
 from ratchet.canary_deployer.domain.rollout_statistics import Statistics
 from ratchet.canary_deployer.domain.rules import Budget
-from ratchet.canary_deployer.leadership import NotLeading
 from ratchet.canary_deployer.replicas import Inconclusive
 from ratchet.core.contract import Alert, AuditEntry, ModelDeployed, ModelRollout, named_id
 from ratchet.core.contract.state import POLICIES, PolicyVersion
 from ratchet.core.errors import Unavailable
+from ratchet.core.service.leadership import NotLeading
 from tests.support.canary_world import (
     ROLE,
     CanaryWorld,

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from ratchet.canary_deployer.domain.cohorts import Cohort, Known, cohort_of, for_promotion, for_rollback, rollback_gain
-from ratchet.canary_deployer.domain.confidence import ShareCosts, cost_limits_of
 from ratchet.canary_deployer.domain.e_processes import SHARPNESS, Floats
 from ratchet.canary_deployer.domain.estimates import forecast, measured_cost
 from ratchet.canary_deployer.domain.evidence import Evidence, SequentialTests
@@ -36,6 +35,7 @@ from ratchet.canary_deployer.settings import Settings
 from ratchet.core.contract import ModelRollout
 from ratchet.core.contract.http.rollouts import CostCap
 from ratchet.core.errors import Unavailable
+from ratchet.core.rules.confidence import ShareCosts, cost_limits_of
 from tests.support.canary_simulation import running_record
 from tests.support.canary_world import CanaryWorld, quick_rules, turn_of
 

@@ -9,14 +9,15 @@ import pytest
 
 from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import FakeBus, FakeClock
+from ratchet.canary_deployer.app import ELECTION
 from ratchet.canary_deployer.controller import RolloutController
 from ratchet.canary_deployer.domain.operators import Act, Order
 from ratchet.canary_deployer.kv_policies import KvPolicies
-from ratchet.canary_deployer.leadership import KEY, Leader, Leadership, NotLeading, WhileLeading
 from ratchet.canary_deployer.operator_acts import OperatorActs
 from ratchet.core.contract import ModelRollout
 from ratchet.core.contract.state import POLICIES, ROLLOUTS, PolicyVersion, Route
 from ratchet.core.errors import Conflict
+from ratchet.core.service.leadership import Leader, Leadership, NotLeading, WhileLeading
 from tests.support.canary_world import ROLE, CanaryWorld, served
 from tests.support.fake_bus import fake_bus
 from tests.support.running import running
@@ -26,7 +27,7 @@ TAKEOVER_S = 5.0
 
 def deployer(bus: FakeBus, clock: FakeClock, name: str) -> Leadership:
     """A deployer's part in the election."""
-    return Leadership(Bucket(bus, ROLLOUTS, Leader), f"http://{name}:8083", TAKEOVER_S, clock.monotonic)
+    return Leadership(ELECTION, Bucket(bus, ROLLOUTS, Leader), f"http://{name}:8083", TAKEOVER_S, clock.monotonic)
 
 
 async def test_the_first_leads_and_a_standby_names_it() -> None:
@@ -57,6 +58,24 @@ async def test_a_standby_takes_over_when_it_saw_no_renewal_for_long_enough() -> 
     assert (second.leading, second.term) == (True, 2)
 
 
+async def test_who_cannot_renew_the_lead_is_not_ready() -> None:
+    bus, clock = fake_bus(), FakeClock()
+    first, second = deployer(bus, clock, "first"), deployer(bus, clock, "second")
+    await first.beat()
+    await second.beat()
+    clock.advance(TAKEOVER_S + 1)  # a full bucket refuses the writes of both
+    assert [await each.check() for each in (first, second)] == ["no deployer leads for now"] * 2
+
+
+async def test_one_that_is_started_anew_sends_no_caller_to_itself() -> None:
+    bus, clock = fake_bus(), FakeClock()
+    await deployer(bus, clock, "first").beat()
+    again = deployer(bus, clock, "first")
+    await again.beat()
+    with pytest.raises(NotLeading, match="no deployer leads for now: try again in a few seconds"):
+        _ = again.term
+
+
 async def test_leader_that_could_not_renew_steps_down_before_standby_takes_over() -> None:
     bus, clock = fake_bus(), FakeClock()
     first = deployer(bus, clock, "first")
@@ -84,11 +103,11 @@ async def test_only_one_of_two_standbys_wins() -> None:
     for one in standbys:
         await one.beat()
     clock.advance(TAKEOVER_S)
-    entry = await Bucket(bus, ROLLOUTS, Leader).get(KEY)
+    entry = await Bucket(bus, ROLLOUTS, Leader).get(ELECTION.key)
     assert entry is not None
     await standbys[0].beat()
     with pytest.raises(Conflict):  # it read before the other wrote
-        await Bucket(bus, ROLLOUTS, Leader).update(KEY, entry.value, entry.revision)
+        await Bucket(bus, ROLLOUTS, Leader).update(ELECTION.key, entry.value, entry.revision)
     await standbys[1].beat()
     assert [one.leading for one in standbys] == [True, False]
 
@@ -98,7 +117,7 @@ async def test_a_key_that_cannot_be_read_is_replaced_and_the_next_term_is_higher
     first, second = deployer(bus, clock, "first"), deployer(bus, clock, "second")
     for _ in range(5):
         await first.beat()
-    await Bucket(bus, ROLLOUTS, msgspec.Raw).put(KEY, msgspec.Raw(b"\xff"))
+    await Bucket(bus, ROLLOUTS, msgspec.Raw).put(ELECTION.key, msgspec.Raw(b"\xff"))
     with pytest.raises(NotLeading):
         await first.confirm()
     for one in (first, second):

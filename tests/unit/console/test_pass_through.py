@@ -9,12 +9,18 @@ import httpx
 import pytest
 
 from ratchet.console.pages import Pages, Site
-from ratchet.console.pass_through import BODY_BYTES, COORDINATOR, DEPLOYER, GATEWAY, WORKFLOWS, PassThrough
+from ratchet.console.pass_through import ANALYST, BODY_BYTES, COORDINATOR, DEPLOYER, GATEWAY, WORKFLOWS, PassThrough
 from ratchet.core.rules.access import ANYONE, Caller
 from ratchet.core.service.http_client import AsyncApiClient, Peer
 from tests.support.callers import called_by
 
-ROUTES = {"coordinator": COORDINATOR, "deployer": DEPLOYER, "gateway": GATEWAY, "workflows": WORKFLOWS}
+ROUTES = {
+    "coordinator": COORDINATOR,
+    "deployer": DEPLOYER,
+    "gateway": GATEWAY,
+    "workflows": WORKFLOWS,
+    "analyst": ANALYST,
+}
 OPERATOR = Caller("key_0000000000", "ops", frozenset({"operate"}))
 KEY = "rtk_" + "a" * 43
 
@@ -115,6 +121,12 @@ async def test_an_open_installation_passes_no_key_on() -> None:
         ("workflows", "POST", "/v1/workflows/0190-a/cancel", 200),
         ("workflows", "POST", "/v1/workflows", 405),
         ("workflows", "POST", "/v1/workers", 404),
+        ("analyst", "GET", f"/v1/patterns/support/{'a' * 32}", 200),
+        ("analyst", "POST", f"/v1/patterns/support/{'a' * 32}/dismiss", 200),
+        ("analyst", "POST", f"/v1/plans/support/{'a' * 32}/approve", 200),
+        ("analyst", "GET", "/v1/learning/support/events", 200),
+        ("analyst", "POST", f"/v1/plans/support/{'a' * 32}/execute", 404),
+        ("analyst", "GET", "/v1/patterns/support/a-pattern", 404),
         ("gateway", "POST", "/t/x/v1/chat/completions", 404),
     ],
 )

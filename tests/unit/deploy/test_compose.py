@@ -25,6 +25,7 @@ from ratchet.core.service.settings import SharedSettings
 from ratchet.local.local_stack import broker_users
 from ratchet.local.local_stack.broker_users import ADMIN, CONTAINER_SEED, OPERATOR
 from ratchet.local.local_stack.catalog import (
+    ANALYST,
     MLFLOW,
     MLFLOW_PORT,
     NOTIFIER,
@@ -39,7 +40,9 @@ from ratchet.local.local_stack.providers import PROVIDERS
 from tests.support.compose import REPOSITORY, VARIABLE, compose, services
 from tools.environment.make_env import assignments
 
-OURS = {spec.name: spec for spec in (*SERVICES, NOTIFIER, SPAN_EXPORTER, WORKFLOWS)}
+OURS = {spec.name: spec for spec in (*SERVICES, NOTIFIER, SPAN_EXPORTER, WORKFLOWS, ANALYST)}
+ASKED_FOR = [WORKFLOWS.name, ANALYST.name]
+"""Services of profiles of their own."""
 ONE_SHOT = {"volumes", "broker_users", "init"}
 BY_HAND = {"operator"}
 """Run by a person, with the profile `tools`."""
@@ -128,6 +131,7 @@ def test_every_user_of_the_object_store_can_reach_one_elsewhere() -> None:
         "console",
         TRACKER.name,
         WORKFLOWS.name,
+        ANALYST.name,
     }
     assert {"init", *workers, *engines, *BY_HAND} == set(users)
     assert all("front" in services()[name]["networks"] for name in users)
@@ -212,7 +216,7 @@ def test_mlflow_and_tracker_come_with_their_profile_and_hold_up_nothing() -> Non
 
     engines = {"engine_local": ["local"], "engine_vllm": ["gpu"]}
     by_hand = {name: ["tools"] for name in BY_HAND}
-    further = {"trainer_gpu": ["gpu"], WORKFLOWS.name: ["workflows"]}
+    further = {"trainer_gpu": ["gpu"], WORKFLOWS.name: ["workflows"], ANALYST.name: ["analyst"]}
     assert profiles == {TRACKER.name: ["mlflow"], MLFLOW: ["mlflow"], **further, **engines, **by_hand}
     needed = {
         needed
@@ -260,7 +264,7 @@ def test_clickhouse_s_logs_about_itself_have_an_end() -> None:
 def test_every_service_of_all_profiles_is_asked_at_its_health_port(name: str) -> None:
     urls = json.loads(services()[name]["environment"][HEALTH_URLS[name]])
 
-    assert urls == {other: f"http://{other}:9100" for other in set(OURS) - {"engine_local", WORKFLOWS.name, name}}
+    assert urls == {other: f"http://{other}:9100" for other in set(OURS) - {"engine_local", *ASKED_FOR, name}}
     assert set(ALWAYS) <= set(urls)
 
 
@@ -285,6 +289,19 @@ def test_addresses_name_services_of_the_file_and_their_ports(name: str) -> None:
     for value in environment.values():
         for host, port in re.findall(r"(?:http|nats)://(?:[^@/]*@)?(\w+):(\d+)", value):
             assert ports[host] == int(port)
+
+
+@pytest.mark.parametrize("name", sorted(set(OURS) - {"engine_local"}))
+def test_default_addresses_of_peers_are_their_default_ports(name: str) -> None:
+    peers = {"coordinator_url": "rl_coordinator", "deployer_url": "canary_deployer", "gateway_url": "gateway"}
+    settings = importlib.import_module(f"{SETTINGS[name].module}.settings").Settings
+    defaults = {field: settings.model_fields[field].default for field in peers.keys() & settings.model_fields.keys()}
+    for field, default in defaults.items():
+        assert default in {None, f"http://127.0.0.1:{OURS[peers[field]].port}"}
+
+
+def test_the_analyst_has_room_for_the_process_that_mines() -> None:
+    assert services()["analyst"]["deploy"]["resources"]["limits"]["memory"] == "2g"
 
 
 @pytest.mark.parametrize("name", sorted(services()))
@@ -368,9 +385,9 @@ def test_prometheus_scrapes_every_service_at_its_health_port() -> None:
     config = yaml.safe_load((REPOSITORY / "deploy/prometheus/prometheus.yml").read_text())
 
     targets = config["scrape_configs"][0]["static_configs"][0]["targets"]
-    assert set(targets) == {f"{name}:9100" for name in set(OURS) - {"engine_local", "gateway", WORKFLOWS.name}}
+    assert set(targets) == {f"{name}:9100" for name in set(OURS) - {"engine_local", "gateway", *ASKED_FOR}}
     by_name = config["scrape_configs"][0]["dns_sd_configs"][0]["names"]
-    assert by_name == ["gateway", "engine_local", "trainer_gpu", TRACKER.name, WORKFLOWS.name]
+    assert by_name == ["gateway", "engine_local", "trainer_gpu", TRACKER.name, *ASKED_FOR]
     (vllm,) = config["scrape_configs"][1]["dns_sd_configs"]
     (port,) = (word for word in services()["engine_vllm"]["command"] if word.startswith("--port="))
     assert (vllm["names"], f"--port={vllm['port']}") == (["engine_vllm"], port)

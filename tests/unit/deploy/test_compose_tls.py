@@ -12,12 +12,12 @@ from xml.etree import ElementTree
 import jsonschema
 import pytest
 
-from ratchet.local.local_stack.catalog import SERVICES, WORKFLOWS
+from ratchet.local.local_stack.catalog import ANALYST, SERVICES, WORKFLOWS
 from ratchet.local.local_stack.certificates import AUTHORITIES
 from tests.support.compose import REPOSITORY, TLS_FILE, VARIABLE, compose, compose_with_tls
 from tools.environment.make_env import assignments
 
-OURS = {spec.name for spec in (*SERVICES, WORKFLOWS) if spec.port is not None}
+OURS = {spec.name for spec in (*SERVICES, WORKFLOWS, ANALYST) if spec.port is not None}
 SERVERS = {"nats", "clickhouse", "minio", *OURS}
 LINES = {
     name: value

@@ -27,6 +27,7 @@ EXTRAS = {
     "trainer_worker": ["trainer", "prompts"],
     "local/demo": ["demo", "real"],
     "console": ["real"],
+    "analyst": ["analyst"],
 }
 """The extras that a package of `services/ratchet` may need besides the base."""
 HOSTS = {"extras/vllm_plugin": {"vllm", "huggingface-hub", "fastapi"}}

@@ -94,9 +94,16 @@ def test_extras_of_images_exist_and_those_of_the_light_one_have_no_torch() -> No
     text = {path.stem: path.read_text() for path in DOCKERFILES}
     extras = {name: re.findall(r"'\.\[([\w,]+)\]'", content) for name, content in text.items()}
     assert set(",".join(extras["torch"] + extras["vllm"]).split(",")) <= set(PROJECT["optional-dependencies"])
-    assert extras["light"] == ["prompts"]
+    assert extras["light"] == ["prompts,analyst"]
     installs = [rest for word, rest in instructions(DOCKERFILES[0]) if word == "RUN" and "pip install" in rest]
-    assert all("torch" not in one for one in [*installs, *PROJECT["optional-dependencies"]["prompts"]])
+    assert all(
+        "torch" not in one
+        for one in [
+            *installs,
+            *PROJECT["optional-dependencies"]["prompts"],
+            *PROJECT["optional-dependencies"]["analyst"],
+        ]
+    )
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.stem)

@@ -21,7 +21,10 @@ PACKAGES = {
     for path in (FOLDER / room).glob("*/__init__.py")
     if path.parent.name not in ROOMS
 }
-APART = {"ratchet.extras.trackers", "ratchet.extras.span_exporter", "ratchet.notifier", "ratchet.workflows"}
+APART = {
+    *("ratchet.extras.trackers", "ratchet.extras.span_exporter", "ratchet.notifier", "ratchet.workflows"),
+    "ratchet.analyst",
+}
 """Services that only some local stacks start."""
 MODULES = {f"ratchet.core.{path.stem}" for path in (FOLDER / "core").glob("*.py") if path.stem != "__init__"}
 

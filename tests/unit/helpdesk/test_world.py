@@ -44,10 +44,10 @@ from ratchet_helpdesk.world import (
 SPLITS = (TRAIN, HELD_OUT)
 
 
-def a_task(*, wish: str = "refund", facts: Facts | None = None, suspicious: bool = False, named: bool = True) -> Task:
-    """A ticket about a real order of the book that has these facts."""
-    facts = facts or Facts("lost", 5, 25, "basic")
-    order = next(o for o in order_book().values() if o.facts == facts and o.suspicious == suspicious)
+def a_task(*, wish: str = "refund", named: bool = True) -> Task:
+    """A ticket about a real order of the book."""
+    facts = Facts("lost", 5, 25, "basic")
+    order = next(o for o in order_book().values() if o.facts == facts and not o.suspicious)
     return Task("t", wish, order, "please help" + (f" #{order.number}" if named else ""), named)
 
 

@@ -17,9 +17,9 @@ from ratchet.core.contract.trajectory import (
     TrajectoryTurn,
     TurnResult,
 )
+from ratchet.core.rules.effort import model_calls
 from ratchet.reward_computer.components import COMPONENTS, Assessment, Evidence
 from ratchet.reward_computer.components.efficiency import standard_score
-from ratchet.reward_computer.domain.history import model_calls
 from ratchet.reward_computer.domain.normalization import NOTHING_YET, Stats
 from tests.support.messages import AT, trajectory
 from tests.support.rewards import feedback
@@ -167,6 +167,9 @@ def test_code_quality_names_its_source() -> None:
         ("abandoned", None, 0.0),
         ("comment", "nice", None),
         ("metric", 0.3, None),
+        ("outcome_evaluation", 0.7, 0.7),
+        ("efficiency", 0.7, None),
+        ("error_analysis", "it refunded before it looked at the date", None),
         ("a kind of the future", 1, None),
     ],
 )

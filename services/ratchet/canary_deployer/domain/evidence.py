@@ -33,16 +33,6 @@ from ratchet.canary_deployer.domain.cohorts import (
     rollback_gain,
     units_settled,
 )
-from ratchet.canary_deployer.domain.confidence import (
-    Limits,
-    ShareArms,
-    ShareCosts,
-    ShareDifference,
-    cost_limits_of,
-    limits_of,
-    share_cost_difference,
-    share_difference,
-)
 from ratchet.canary_deployer.domain.e_processes import (
     FIRST_CAPITAL,
     RISK_RATIOS,
@@ -77,6 +67,16 @@ from ratchet.canary_deployer.domain.rules import (
 )
 from ratchet.canary_deployer.domain.subjects import FIRST
 from ratchet.canary_deployer.domain.trajectories import FAILED, MISSING, MOVED, SUCCESS, Terms
+from ratchet.core.rules.confidence import (
+    Limits,
+    ShareArms,
+    ShareCosts,
+    ShareDifference,
+    cost_limits_of,
+    limits_of,
+    share_cost_difference,
+    share_difference,
+)
 
 COMBINED, SAMPLE_RATIO = "combined", "sample_ratio"
 FAR_WORSE = "far_worse"

@@ -202,11 +202,7 @@ def _pause_s(mirror: _Mirror) -> float:
 
 
 def _is_full(mirror: _Mirror) -> bool:
-    return len(mirror.mirrored) >= mirror.plan.calls or _bytes(mirror) >= MOST_PROMPTS
-
-
-def _bytes(mirror: _Mirror) -> int:
-    return sum(one.size for one in mirror.mirrored)
+    return len(mirror.mirrored) >= mirror.plan.calls or sum(call.size for call in mirror.mirrored) >= MOST_PROMPTS
 
 
 async def _mirror_round(tools: ShadowTools, mirror: _Mirror) -> None:

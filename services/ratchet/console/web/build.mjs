@@ -16,7 +16,7 @@ import openapiTS, { astToString } from "openapi-typescript";
 const HERE = dirname(fileURLToPath(import.meta.url));
 const RATCHET = join(HERE, "../../../../.venv/bin/ratchet");
 const STATIC = join(HERE, "../static");
-const DOCUMENTS = ["console", "coordinator", "deployer", "workflows"];
+const DOCUMENTS = ["console", "coordinator", "deployer", "workflows", "analyst"];
 const LARGEST = { plain: 280_000, gzip: 80_000 };
 
 async function writeTypes() {
@@ -53,8 +53,12 @@ async function bundle() {
     format: "esm",
     target: "es2023",
     charset: "utf8",
-    jsx: "automatic",
-    jsxImportSource: "preact",
+    // Children as arguments instead of a member: a kilobyte less, with gzip. tsc checks the same files its own way.
+    jsx: "transform",
+    jsxFactory: "h",
+    jsxFragment: "Fragment",
+    inject: ["src/jsx.ts"],
+    tsconfigRaw: {},
     legalComments: "none",
   });
   const outputs = built.outputFiles.map((file) => [basename(file.path), Buffer.from(file.contents)]);

@@ -4,6 +4,7 @@ from ratchet.bus.message import JsonObject, Message, Value, decode, encode, name
 from ratchet.core.contract.audit import AuditEntry
 from ratchet.core.contract.deployment import ModelDeployed, ModelRollout
 from ratchet.core.contract.gateway_notes import GatewayNotes
+from ratchet.core.contract.learning import LearningEvent
 from ratchet.core.contract.operations import Alert, DeadLetter, Stored
 from ratchet.core.contract.opt_out import OptOut
 from ratchet.core.contract.reward import Feedback, Preference, Reward
@@ -37,6 +38,7 @@ MESSAGES: dict[str, type[Message]] = {
         DeadLetter,
         AuditEntry,
         WorkflowExecution,
+        LearningEvent,
     )
 }
 """Topic -> message type."""
@@ -50,6 +52,7 @@ __all__ = [
     "Feedback",
     "GatewayNotes",
     "JsonObject",
+    "LearningEvent",
     "Message",
     "ModelDeployed",
     "ModelRollout",

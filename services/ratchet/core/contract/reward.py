@@ -26,7 +26,10 @@ from ratchet.core.contract.values import (
     listed,
 )
 
-KINDS = ("thumbs", "rating", "correction", "abandoned", "comment", "metric", "update", "judgement", "flag")
+KINDS = (
+    *("thumbs", "rating", "correction", "abandoned", "comment", "metric", "update", "judgement", "flag"),
+    *("observation", "error_analysis", "efficiency", "outcome_evaluation"),
+)
 """Kinds of feedback."""
 SOURCES = ("human", "teacher", "heuristic", "derived", "rag")
 """Sources that a preference can have."""
@@ -189,6 +192,10 @@ class Feedback(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
             _value_of("correction", {"type": "string"}, required=False),
             _value_of("judgement", {"type": "number", "minimum": 0, "maximum": 1}),
             _value_of("flag", {"type": "string", "enum": ["request", "answer", "tool_result"]}),
+            _value_of("observation", {"type": "string"}),
+            _value_of("error_analysis", {"type": "string"}),
+            _value_of("efficiency", {"type": "number", "minimum": 0, "maximum": 1}),
+            _value_of("outcome_evaluation", {"type": "number", "minimum": 0, "maximum": 1}),
         ]
     }
 
@@ -197,14 +204,17 @@ class Feedback(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
     trajectory_id: Uuid
     """The trajectory it is about."""
     kind: Annotated[str, listed(*KINDS)]
-    """`thumbs`, `rating`, `correction`, `abandoned`, `comment`, `metric`, `update`, `judgement` or `flag`."""
+    """`thumbs`, `rating`, `correction`, `abandoned`, `comment`, `metric`, `update`, `judgement`, `flag`,
+    `observation`, `error_analysis`, `efficiency` or `outcome_evaluation`."""
     at: datetime
     role: Role = DEFAULT_ROLE
     """The role this belongs to; it is published on the subject of the same role. Absent means `default`, the bare
     subject."""
     value: float | bool | str | None = None
     """thumbs: true/false; rating: 0..5 stars; metric: a number; comment and correction: text; judgement: 0..1;
-    flag: `request`, `answer` or `tool_result`, whichever the filter met."""
+    flag: `request`, `answer` or `tool_result`, whichever the filter met; observation: what was seen;
+    error_analysis: what went wrong, and why; efficiency: 0..1, how little it took for what it did;
+    outcome_evaluation: 0..1, how much of its goal it reached."""
     user_ref: UserRef | None = None
     """Keyed hash of the end user, never the raw id: opting out and unlearning find the user's data by it."""
     source: Annotated[str, Meta(examples=["chat-widget", "console", "import"])] | None = None
@@ -223,11 +233,14 @@ class Feedback(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def score(self) -> float | None:
-        """0..1: thumbs 1 or 0, stars / 5, a correction .2, giving up 0; None where it is no opinion on the whole."""
+        """0..1: thumbs 1 or 0, stars / 5, an evaluated outcome as it is, a correction .2, giving up 0; None where it is
+        no opinion on the whole."""
         if self.kind == "thumbs":
             return 1.0 if self.value is True else 0.0
         if self.kind == "rating" and isinstance(self.value, int | float):
             return min(1.0, max(0.0, self.value / 5.0))
+        if self.kind == "outcome_evaluation" and isinstance(self.value, int | float):
+            return min(1.0, max(0.0, float(self.value)))
         return {"correction": CORRECTION, "abandoned": ABANDONED}.get(self.kind)
 
 

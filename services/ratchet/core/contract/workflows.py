@@ -44,6 +44,9 @@ MOST_SUB_TASKS = 20
 """Sub-tasks of a plan: more than ten deep or twenty wide is no plan that anybody reads."""
 WORKERS, WORKFLOWS = "workers", "workflows"
 """Buckets."""
+UNDER_WAY_STATES = ("planning", "running")
+ENDED_STATES = ("succeeded", "partial", "failed", "cancelled")
+WORKFLOW_STATES = (*UNDER_WAY_STATES, *ENDED_STATES)
 PLANNER_ROLE = "planner"
 """The role of planners where a workflow names none."""
 
@@ -168,7 +171,7 @@ class WorkflowExecution(RoleMessage, frozen=True, kw_only=True, omit_defaults=Tr
     """None where planning failed."""
     runs: tuple[SubTaskRun, ...] = ()
     """One for each sub-task of the plan, in its order."""
-    status: Annotated[str, listed("succeeded", "partial", "failed", "cancelled")]
+    status: Annotated[str, listed(*ENDED_STATES)]
     success: bool
     """All sub-tasks that nothing depends on succeeded."""
     cost_usd: Amount

@@ -14,7 +14,7 @@ MOST_DEPTH = 10
 """Sub-tasks in a row, each waiting for the one before."""
 
 
-def checked_plan(text: bytes | str, made_by: str = "llm", task_types: Sequence[str] = TASK_TYPES) -> Plan:
+def checked_plan(text: bytes | str) -> Plan:
     """A plan from JSON, `{"sub_tasks": [{task_type, instruction, depends_on, complexity}]}`.
 
     Raises `Rejected`, in words that its author can mend it by.
@@ -26,19 +26,19 @@ def checked_plan(text: bytes | str, made_by: str = "llm", task_types: Sequence[s
         raise Rejected(f"the plan is not a JSON object with a list `sub_tasks`: {mismatch(error)[0]}") from error
     if not 1 <= len(raw) <= MOST_SUB_TASKS:
         raise Rejected(f"the plan has {len(raw)} sub-tasks; it must have 1 to {MOST_SUB_TASKS}")
-    plan = Plan(sub_tasks=tuple(_sub_task(index, part) for index, part in enumerate(raw)), made_by=made_by)
-    check_plan(plan, task_types)
+    plan = Plan(sub_tasks=tuple(_sub_task(index, part) for index, part in enumerate(raw)), made_by="llm")
+    check_plan(plan)
     return plan
 
 
-def check_plan(plan: Plan, task_types: Sequence[str] = TASK_TYPES) -> None:
+def check_plan(plan: Plan) -> None:
     """Raises `Rejected` for too many sub-tasks, unknown types, empty instructions, cycles, and what is too deep."""
     if not 1 <= len(plan.sub_tasks) <= MOST_SUB_TASKS:
         raise Rejected(f"the plan has {len(plan.sub_tasks)} sub-tasks; it must have 1 to {MOST_SUB_TASKS}")
     for index, task in enumerate(plan.sub_tasks):
-        if task.task_type not in task_types:
+        if task.task_type not in TASK_TYPES:
             raise Rejected(
-                f"sub-task {index} has the unknown type {task.task_type[:40]!r}; there are {', '.join(task_types)}"
+                f"sub-task {index} has the unknown type {task.task_type[:40]!r}; there are {', '.join(TASK_TYPES)}"
             )
         if not task.instruction.strip():
             raise Rejected(f"sub-task {index} has an empty instruction")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 
 from ratchet.core.contract.audit import AuditEntry, AuditHead
 from ratchet.core.rules.audit_heads import has_signature
@@ -98,7 +97,7 @@ class ChainCheck:
             self.problems.append(Problem(self.newest.number, NO_HEAD))
 
     def _problem_of(self, head: AuditHead, keys: Collection[str]) -> str | None:
-        at = _shown(head.at)
+        at = head.at.isoformat(timespec="seconds").replace("+00:00", "Z")
         if head.key not in keys:
             return OTHER_KEY.format(at=at, key=head.key)
         if not has_signature(head):
@@ -135,7 +134,3 @@ def _bytes_of(digest: str) -> bytes:
         return bytes.fromhex(digest)
     except ValueError:
         return digest.encode()
-
-
-def _shown(at: datetime) -> str:
-    return at.isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -13,7 +13,7 @@ from nats.aio.msg import Msg
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.ordered_reader import OrderedReader
-from ratchet.bus.tasks import UntilStopped
+from ratchet.bus.tasks import Lasting
 from ratchet.core.contract import Alert, JsonObject, named_id
 from ratchet.core.errors import BusUnavailable, ContractError, RatchetError
 from ratchet.core.rules.alert_book import AlertBook
@@ -148,30 +148,22 @@ async def held_alerts(bus: Bus, since: datetime | int = 1) -> list[Alert]:
     return [noticed.alert for noticed in book if not noticed.alert.cleared]
 
 
-class AlertsFollower:
+class AlertsFollower(Lasting):
     """Alerts of all services, followed in their stream: a component, and the book of what it has read."""
 
     def __init__(
         self, connect: Callable[[], Awaitable[Bus]], since: timedelta | None, changed: Callable[[], None] | None = None
     ) -> None:
         """`since`: how far back it begins, None for all that the stream holds. `changed`: is called after each one."""
+        super().__init__()
         self._connect = connect
         self._since = since
         self._changed = changed or (lambda: None)
-        self._working = UntilStopped()
         self.book = AlertBook()
         self.unread: str | None = f"{STREAM} is not read to its end yet"
         """Why it is not known which alerts hold."""
 
-    async def run(self) -> None:
-        """Follow the stream until stopped."""
-        await self._working.run(self._follow())
-
-    async def stop(self) -> None:
-        """Return from `run`."""
-        self._working.stop()
-
-    async def _follow(self) -> None:
+    async def _work(self) -> None:
         bus = await self._connect()
         while True:
             try:

@@ -68,6 +68,8 @@ class Peer:
     """Longest wait for a connection, where that is to end sooner: then its error says so."""
     answer_bytes: int = ANSWER_BYTES
     """Most bytes of an answer."""
+    is_ours: bool = False
+    """Whether its errors are all in our shape: any other is of something between, and stands for `Unavailable`."""
 
 
 class Reply(NamedTuple):
@@ -362,6 +364,8 @@ def error_of(peer: Peer, reply: Reply) -> RatchetError:
     words = blame.message[:QUOTED]
     code = blame.code if isinstance(blame.code, str) else None
     kind = peer.errors.get(reply.status) or error_class(reply.status, code)
+    if peer.is_ours and not is_error(reply.content):
+        kind = Unavailable
     if issubclass(kind, Unavailable):
         why = f": {words or 'no reason given'}" if peer.quotable else ""
         error = kind(f"{peer.name} answered {reply.status}{why}")

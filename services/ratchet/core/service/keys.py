@@ -29,7 +29,7 @@ from ratchet.bus.clock import utc_now
 from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket, Entry
 from ratchet.bus.message import decode, mismatch
-from ratchet.bus.tasks import UntilStopped
+from ratchet.bus.tasks import Lasting
 from ratchet.core.contract.state import KEYS, Key
 from ratchet.core.errors import Unavailable
 from ratchet.core.rules.access import ANYONE, ID_LENGTH, SERVICE_SCOPES, Caller, caller_with, hash_of, why_unusable
@@ -60,7 +60,7 @@ class _OnDisk(msgspec.Struct, frozen=True, kw_only=True):
     keys: dict[str, Key]
 
 
-class KnownKeys:
+class KnownKeys(Lasting):
     """Looks up callers by the keys of their requests."""
 
     def __init__(  # noqa: PLR0913 - each is another source of keys, or a seam of tests
@@ -76,6 +76,7 @@ class KnownKeys:
     ) -> None:
         """`own`: keys of the settings; `service`: the one of Ratchet's own services, which closes nothing; `is_local`:
         whether only programs of this machine reach the service; `people`: who holds a token, where people sign in."""
+        super().__init__()
         self._connect = connect
         self._file = file
         self.own = tuple(own)
@@ -91,7 +92,6 @@ class KnownKeys:
         self._by_hash: dict[str, tuple[Key, Caller]] = {}
         self._learned = asyncio.Event()
         """Set once `_stored` is known."""
-        self._working = UntilStopped()
         self._index()
 
     @property
@@ -144,13 +144,9 @@ class KnownKeys:
         except (OSError, msgspec.DecodeError) as error:
             log.warning("the stored keys cannot be read", file=str(self._file), reason=type(error).__name__)
             self._closed = True
-        await self._working.run(self._follow())
+        await super().run()
 
-    async def stop(self) -> None:
-        """Return from `run`."""
-        self._working.stop()
-
-    async def _follow(self) -> None:
+    async def _work(self) -> None:
         bucket: Bucket[msgspec.Raw] = Bucket(await self._connect(), KEYS, msgspec.Raw)
         whole = True
         async for changes in bucket.watch():
@@ -172,7 +168,7 @@ class KnownKeys:
 
     def _take_over(self, key_id: str, entry: Entry[msgspec.Raw] | None) -> None:
         """An entry that cannot be read is no key: an administrator may have revoked with it what it was before."""
-        assert self._stored is not None  # noqa: S101 - `_follow` has set it
+        assert self._stored is not None  # noqa: S101 - `_work` has set it
         self._stored.pop(key_id, None)
         self._unreadable.pop(key_id, None)
         if entry is None:

@@ -21,7 +21,7 @@ from nats.aio.msg import Msg
 from ratchet.bus.connection import BUCKET, Bus
 from ratchet.bus.kv import POLL_S, entry_of, is_marker
 from ratchet.bus.ordered_reader import OrderedReader
-from ratchet.bus.tasks import UntilStopped
+from ratchet.bus.tasks import Lasting
 from ratchet.core.contract.opt_out import EVERY_ROLE, NEWEST, OPT_OUTS, OptedOut, OptOut
 from ratchet.core.errors import BusUnavailable
 from ratchet.core.rules.access import ALL_ROLES, RoleSet
@@ -34,10 +34,11 @@ _KEY = f"$KV.{OPT_OUTS}."
 PAUSE_S = 0.5
 
 
-class KnownOptOuts:
+class KnownOptOuts(Lasting):
     """Follows the bucket while it runs."""
 
     def __init__(self, connect: Callable[[], Awaitable[Bus]]) -> None:
+        super().__init__()
         self._connect = connect
         self._bus: Bus | None = None
         self._stored: set[bytes] = set()
@@ -45,7 +46,6 @@ class KnownOptOuts:
         """What this process has sent, and the bucket does not say yet."""
         self.is_read = asyncio.Event()
         """Set once the bucket was read."""
-        self._working = UntilStopped()
 
     @property
     def is_empty(self) -> bool:
@@ -89,14 +89,6 @@ class KnownOptOuts:
         """
         is_reading = self._bus is not None and self._bus.is_connected and not self.is_read.is_set()
         return "reads who has opted out" if is_reading else None
-
-    async def run(self) -> None:
-        """Follow the bucket until stopped."""
-        await self._working.run(self._work())
-
-    async def stop(self) -> None:
-        """Return from `run`."""
-        self._working.stop()
 
     async def _work(self) -> None:
         self._bus = await self._connect()

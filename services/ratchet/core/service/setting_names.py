@@ -30,6 +30,7 @@ OTHERS: Mapping[str, str] = {
     "RATCHET_DEPLOYER_URL": "The deployer, for commands.",
     "RATCHET_CONSOLE_URL": "The console, for commands.",
     "RATCHET_WORKFLOWS_URL": "The workflow service, for commands and console.",
+    "RATCHET_ANALYST_URL": "The analyst, for commands and console.",
     "RATCHET_REDACTION_DETECTORS": "Detectors that search every text after redaction's rules, with commas between.",
     "RATCHET_API_KEY": "The API key of commands and clients.",
     "RATCHET_GATEWAY_API_KEY": "The key of the gateway, for agents.",

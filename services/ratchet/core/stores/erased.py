@@ -32,21 +32,6 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "workflow_executions": ("workflow_id",),
 }
 """The tables that can hold a person's text, with the columns that have ids of `erased`."""
-WITHOUT_TEXT: Mapping[str, str] = {
-    "calls": "numbers of calls, with ids of runs, keys and models",
-    "deployments": "what became of policies",
-    "erased": "ids",
-    "kept_since": "instants",
-    "ledger_entries": "outcomes by sequence",
-    "ledger_windows": "counts",
-    "pair_skips": "ids of answers",
-    "rollouts": "decisions and their statistics",
-    "schemas": "a digest",
-    "stream_generations": "names of streams",
-    "training_requests": "settings, and the words of who asked for a training",
-    "training_statuses": "numbers, and faults of trainings",
-}
-"""The other tables, with what they hold instead."""
 
 _BODIES: Mapping[str, tuple[str, str]] = {
     USER: ("user_ref", "user_ref"),

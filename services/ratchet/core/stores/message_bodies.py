@@ -26,9 +26,8 @@ REST_S = 30.0
 class StoredBodies:
     """Keeps bodies for `Bus`. The client of the store is made with the first body: few programs meet one."""
 
-    def __init__(self, settings: SharedSettings, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, settings: SharedSettings) -> None:
         self._settings = settings
-        self._monotonic = monotonic
         self._objects: Objects | None = None
         self._rests_until = 0.0
 
@@ -42,13 +41,13 @@ class StoredBodies:
         return await self._within_patience(lambda objects: objects.get(uri, sha256))
 
     async def _within_patience(self, work: Callable[[Objects], T]) -> T:
-        if self._monotonic() < self._rests_until:
+        if time.monotonic() < self._rests_until:
             raise ObjectsUnavailable("the object store was away a moment ago")
         try:
             async with asyncio.timeout(PATIENCE_S):
                 return await asyncio.to_thread(lambda: work(self._opened()))
         except (ObjectsUnavailable, TimeoutError) as error:
-            self._rests_until = self._monotonic() + REST_S
+            self._rests_until = time.monotonic() + REST_S
             raise ObjectsUnavailable(str(error) or f"the object store took longer than {PATIENCE_S:g} s") from error
 
     def _opened(self) -> Objects:

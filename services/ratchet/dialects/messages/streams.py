@@ -21,8 +21,6 @@ from ratchet.dialects.messages.blocks import tool_input
 from ratchet.dialects.requests import Body
 from ratchet.dialects.streams import Problem
 
-PING = b'event: ping\ndata: {"type":"ping"}\n\n'
-"""Keeps a stream alive: clients skip it."""
 _DELTAS: Mapping[str, tuple[str, str]] = {
     "text_delta": ("text", "text"),
     "thinking_delta": ("thinking", "thinking"),

@@ -109,7 +109,9 @@ SPAN_EXPORTER = ServiceSpec("span_exporter", "span_exporter", 9112, package="rat
 """Where a receiver of spans is set."""
 WORKFLOWS = ServiceSpec("workflows", "workflows", 9129, port=8085, needs=(GATEWAY,))
 """Where it was asked for; its health stands behind those of as many gateways as there may be."""
-ALL_SERVICES = (*SERVICES, TRACKER, NOTIFIER, SPAN_EXPORTER, WORKFLOWS)
+ANALYST = ServiceSpec("analyst", "analyst", 9130, port=8086)
+"""The same."""
+ALL_SERVICES = (*SERVICES, TRACKER, NOTIFIER, SPAN_EXPORTER, WORKFLOWS, ANALYST)
 """Also those that only some stacks have."""
 
 NAMES = (*SERVERS, *(spec.name for spec in SERVICES))

@@ -45,6 +45,7 @@ class StackTable:
     mlflow: Path | None = None
     upstream: str = ""
     workflows: bool = False
+    analyst: bool = False
     gateways: int = 1
 
 

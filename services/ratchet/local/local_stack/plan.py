@@ -20,6 +20,7 @@ from ratchet.core.service.settings import PREFIX, SharedSettings, faults, from_f
 from ratchet.core.service.settings_file import FILE_VARIABLE
 from ratchet.local.local_stack.broker_users import ADMIN, AGENT_PROGRAM, CONFIG_FILE, OPERATOR, broker_users
 from ratchet.local.local_stack.catalog import (
+    ANALYST,
     CONSOLE,
     ENGINE,
     GATEWAY,
@@ -109,7 +110,7 @@ def make_plan(settings: StackSettings, secrets: StackSecrets) -> StackPlan:
         secrets,
         tls,
         has_own_engine=settings.vllm is None,
-        further=[WORKFLOWS] if settings.workflows else [],
+        further=[spec for spec, asked in _asked_for(settings) if asked],
     )
     env = _environment(settings, addresses, secrets.engine_key)
     env |= {SEED_VARIABLE: str(users.seed_file(OPERATOR)), CLIENT_SEED_VARIABLE: str(users.seed_file(AGENT_PROGRAM))}
@@ -212,9 +213,13 @@ def further(settings: StackSettings) -> list[ServiceSpec]:
         (TRACKER, settings.mlflow is not None),
         (NOTIFIER, _given(settings, RECEIVERS) not in ("", "[]") and not settings.only),
         (SPAN_EXPORTER, _endpoint(settings) not in ("", "none") and not settings.only),
-        (WORKFLOWS, settings.workflows),
+        *_asked_for(settings),
     ]
     return [spec for spec, is_asked in asked if is_asked]
+
+
+def _asked_for(settings: StackSettings) -> list[tuple[ServiceSpec, bool]]:
+    return [(WORKFLOWS, settings.workflows), (ANALYST, settings.analyst)]
 
 
 def _endpoint(settings: StackSettings) -> str:

@@ -36,6 +36,8 @@ class StackSettings:
     """A provider, or the URL of a server of OpenAI's API, that answers while a role has no policy."""
     workflows: bool = False
     """Plan and run workflows, too."""
+    analyst: bool = False
+    """Look for what goes wrong, and plan changes, too."""
     gateways: int = 1
     """Members that answer calls on the gateway's port, for one core each."""
     env: Mapping[str, str] = field(default_factory=dict[str, str])

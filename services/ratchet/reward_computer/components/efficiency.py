@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 
+from ratchet.core.rules.effort import model_calls
 from ratchet.reward_computer.components.base import Assessment, Evidence
-from ratchet.reward_computer.domain.history import model_calls
 from ratchet.reward_computer.domain.normalization import Stats
 
 MIN_HISTORY = 5

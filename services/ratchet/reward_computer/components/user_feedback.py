@@ -1,4 +1,4 @@
-"""What did people say? Thumbs 1 or 0, stars / 5, a correction .2, giving up 0; silence says nothing."""
+"""What did people say? Thumbs 1 or 0, stars / 5, an evaluated outcome, a correction .2, giving up 0; not silence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DOUBT = 0.2
 
 
 def user_feedback(evidence: Evidence) -> Assessment | None:
-    """The newest opinion of every rater counts, raters count alike. Comments and metrics say nothing here."""
+    """The newest opinion of every rater counts, raters count alike. Words and metrics say nothing here."""
     return assessed(evidence.feedback)
 
 

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left
-from collections.abc import Iterator
 from hashlib import blake2b
-from itertools import groupby
 
 from ratchet.bus.received import Received
 from ratchet.core.contract import Message, Trajectory, Value
-from ratchet.core.contract.reward import Effort
-from ratchet.core.contract.trajectory import TrajectoryTurn
+from ratchet.core.rules.effort import model_calls
 from ratchet.reward_computer.domain.normalization import Stats, stats_of
 
 CAPACITY = 2000
@@ -81,24 +78,6 @@ def _has_mark(marks: bytes, mark: bytes) -> bool:
     while place >= 0 and place % MARK:
         place = marks.find(mark, place + 1)
     return place >= 0
-
-
-def model_calls(trajectory: Trajectory) -> int:
-    """How often the model was asked: parallel tool calls come from one answer."""
-    return sum(1 for _ in _answers(trajectory))
-
-
-def effort_of(trajectory: Trajectory) -> Effort:
-    """What it took."""
-    answers = list(_answers(trajectory))
-    texts = [text for turn in answers for text in (turn.action.raw_response or "", *(turn.thought_process or ()))]
-    return Effort(model_calls=len(answers), characters=sum(map(len, texts)))
-
-
-def _answers(trajectory: Trajectory) -> Iterator[TrajectoryTurn]:
-    """The first turn of each answer of the model."""
-    for _, turns in groupby(trajectory.turns, key=lambda turn: turn.turn_ref or f"turn {turn.turn_id}"):
-        yield next(turns)
 
 
 def _digest(trajectory: Trajectory) -> str:

@@ -28,9 +28,9 @@ from ratchet.core.contract.reward import (
 from ratchet.core.contract.trajectory import TrajectoryTurn
 from ratchet.core.judging.calibration import UNCALIBRATED, Calibration
 from ratchet.core.judging.profile import JudgeProfile
+from ratchet.core.rules.effort import effort_of
 from ratchet.reward_computer.components import COMPONENTS, Assessment, Component, Evidence
 from ratchet.reward_computer.components.user_feedback import scoring
-from ratchet.reward_computer.domain.history import effort_of
 from ratchet.reward_computer.domain.normalization import (
     NO_PAST,
     TOTAL,

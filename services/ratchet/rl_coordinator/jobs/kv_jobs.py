@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ratchet.bus.kv import Bucket, Entry
 from ratchet.bus.message import named_id
-from ratchet.bus.tasks import UntilStopped
+from ratchet.bus.tasks import Lasting
 from ratchet.core.contract.state import Job
 from ratchet.core.errors import Conflict, NotFound, Unreadable
 
@@ -20,11 +20,12 @@ UNREADABLE_S = 5.0
 """Pause after a value that is no job."""
 
 
-class KvJobs:
+class KvJobs(Lasting):
     """Reads from memory, writes by compare-and-set. A component; `load` before the others run."""
 
     def __init__(self, jobs: Bucket[Job], aliases: Bucket[str]) -> None:
         """`aliases` holds the job id of every idempotency key."""
+        super().__init__()
         self._jobs = jobs
         self._aliases = aliases
         self._known: dict[str, Job] = {}
@@ -32,15 +33,6 @@ class KvJobs:
         """By job, the revision that this process wrote, until it comes from the bucket: what comes before is older."""
         self._oldest_first: list[Job] | None = None
         self._by_role: dict[str, list[Job]] = {}
-        self._following = UntilStopped()
-
-    async def run(self) -> None:
-        """Follow the bucket until stopped."""
-        await self._following.run(self._follow())
-
-    async def stop(self) -> None:
-        """Return from `run`."""
-        self._following.stop()
 
     async def load(self) -> None:
         """Read every job again."""
@@ -131,7 +123,7 @@ class KvJobs:
         self._take([(job_id, None)])
         return True
 
-    async def _follow(self) -> None:
+    async def _work(self) -> None:
         while True:
             try:
                 async for changes in self._jobs.watch():

@@ -106,7 +106,11 @@ class Eraser:
             await self._look_through(due)
         for erasure in asked:
             if erasure.erasure_id in self._clean and not await self.erased.has_remains(erasure):
-                await self._finish(erasure)
+                self._clean.discard(erasure.erasure_id)
+                self._looked.pop(erasure.erasure_id, None)
+                await self._change(
+                    erasure, lambda now: msgspec.structs.replace(now, phase=REMOVED, removed_at=self.now())
+                )
 
     async def _begin_anew(self) -> None:
         """Now and then: once more where ids are gone, because the warehouse was restored, or where some came with what
@@ -220,11 +224,6 @@ class Eraser:
         elif erasure.erasure_id in self._looked:
             self._clean.add(erasure.erasure_id)
         self._looked[erasure.erasure_id] = self.monotonic()
-
-    async def _finish(self, erasure: Erasure) -> None:
-        self._clean.discard(erasure.erasure_id)
-        self._looked.pop(erasure.erasure_id, None)
-        await self._change(erasure, lambda now: msgspec.structs.replace(now, phase=REMOVED, removed_at=self.now()))
 
     async def _change(self, erasure: Erasure, change: Callable[[Erasure], Erasure]) -> None:
         await Bucket(self.bus, ERASURES, Erasure).change(erasure.erasure_id, lambda now: change(now or erasure))

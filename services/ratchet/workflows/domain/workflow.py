@@ -15,19 +15,19 @@ from msgspec.structs import replace
 from ratchet.bus.message import Value
 from ratchet.core.contract.trajectory import PolicyClaim
 from ratchet.core.contract.values import listed
-from ratchet.core.contract.workflows import Plan, PlannerRef, SubTaskRun, WorkerOption
+from ratchet.core.contract.workflows import (
+    UNDER_WAY_STATES,
+    WORKFLOW_STATES,
+    Plan,
+    PlannerRef,
+    SubTaskRun,
+    WorkerOption,
+)
 from ratchet.core.planning.plans import sinks
 
-PLANNING, RUNNING, SUCCEEDED, PARTIAL, FAILED, CANCELLED = (
-    "planning",
-    "running",
-    "succeeded",
-    "partial",
-    "failed",
-    "cancelled",
-)
+PLANNING, RUNNING, SUCCEEDED, PARTIAL, FAILED, CANCELLED = WORKFLOW_STATES
 WAITING, SKIPPED = "waiting", "skipped"
-UNDER_WAY = frozenset({PLANNING, RUNNING})
+UNDER_WAY = frozenset(UNDER_WAY_STATES)
 WARNED_AT = 0.8
 """Share of the budget."""
 SLACK_USD = 1e-9

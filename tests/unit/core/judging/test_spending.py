@@ -20,8 +20,8 @@ LIMIT = Amounts(calls=10, tokens=float("inf"), usd=1.0)
 MOST = Amounts(calls=1, usd=0.3)
 
 
-def ledger_on(bus: FakeBus, *, now: datetime = DAY) -> DailyLedger:
-    return DailyLedger(Bucket(bus, JUDGE_SPEND, Amounts), "support", LIMIT, lambda: now)
+def ledger_on(bus: FakeBus) -> DailyLedger:
+    return DailyLedger(Bucket(bus, JUDGE_SPEND, Amounts), "support", LIMIT, lambda: DAY)
 
 
 async def test_call_is_reserved_before_it_is_made_and_gives_back_the_rest() -> None:

@@ -19,14 +19,14 @@ from ratchet.core.planning.simulator import Teacher, World, play_many
 class Prefers:
     """Chooses one worker, where it is capable, with the floor."""
 
-    def __init__(self, name: str, floor: bool = True) -> None:
-        self.name, self.floor = name, floor
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     def propensities(self, choice: Choice) -> list[float]:
         chosen = [float(worker.name == self.name) for worker in choice.workers]
         if not sum(chosen):
             return [1.0 / len(chosen)] * len(chosen)
-        return with_floor(chosen) if self.floor else chosen
+        return with_floor(chosen)
 
 
 class Knows:

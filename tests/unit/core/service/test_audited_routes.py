@@ -9,7 +9,7 @@ import pytest_asyncio
 from pydantic import BaseModel
 
 from ratchet.bus.testing import FakeBroker, FakeBus
-from ratchet.cli.interfaces import Interface, control_api
+from ratchet.cli.interfaces import DESCRIBED_BY, control_api
 from ratchet.core.contract.audit import AuditEntry
 from ratchet.core.contract.http.gateway import FeedbackTaken
 from ratchet.core.contract.http.rollouts import StartIn
@@ -25,7 +25,7 @@ START = {"version": 3, "actor": "bob", "reason": "because"}
 
 
 def operations() -> Iterator[Operation]:
-    for service in (Interface.COORDINATOR, Interface.DEPLOYER, Interface.CONSOLE, Interface.WORKFLOWS):
+    for service in DESCRIBED_BY:
         yield from control_api(service).operations
 
 
@@ -33,7 +33,7 @@ def test_every_post_is_an_act_and_refused_where_the_log_is_away() -> None:
     names = {row.handler.__name__ for row in operations() if row.verb == "POST"}
     assert names - {row.handler.__name__ for row in operations() if row.reads or row.urgent} >= {
         *("create_key", "ask_for_training", "build_snapshot", "promote", "approve", "start", "remove_role", "judge"),
-        *("run_workflow", "put_worker", "remove_worker"),
+        *("run_workflow", "put_worker", "remove_worker", "dismiss_pattern", "analyze"),
     }
     assert {row.handler.__name__ for row in operations() if row.urgent} == {
         *("pause", "rollback", "revert", "revoke_key", "cancel_workflow"),
@@ -45,6 +45,7 @@ def test_routes_that_hand_out_content_are_recorded_reads() -> None:
         *("list_trajectories", "get_trajectory", "get_message", "get_tokens", "get_applied"),
         *("list_rows", "list_failures", "get_queue", "get_pair", "list_keys"),
         *("preview_data", "get_replay_prompts", "get_recorded_requests", "get_workflow", "list_executions"),
+        *("get_episode", "get_pattern", "list_plans", "get_plan"),
     }
 
 

@@ -28,6 +28,7 @@ FEW = {
     "model_version": "versions of those roles",
     "task_type": "words of the code",
     "test": "words of the code",
+    "measure": "words of the code",
     "fate": "words of the code",
     "table": "words of the code",
     "kind": "words of the code",

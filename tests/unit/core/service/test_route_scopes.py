@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from ratchet.bus.testing import FakeClock
-from ratchet.cli.interfaces import Interface, control_api
+from ratchet.cli.interfaces import DESCRIBED_BY, Interface, control_api
 from ratchet.core.contract.http.gateway import FeedbackTaken
 from ratchet.core.errors import Forbidden
 from ratchet.core.rules.access import UNAUTHENTICATED, Caller, KeyScope
@@ -35,15 +35,13 @@ from tools.docs.api_pages import document
 
 UNUSED: Any = None
 """Stands for the collaborators of routes: a request that is refused reaches none of them."""
-CONTROL = {
-    str(service): control_api(service)
-    for service in (Interface.COORDINATOR, Interface.DEPLOYER, Interface.CONSOLE, Interface.WORKFLOWS)
-}
+CONTROL = {str(service): control_api(service) for service in DESCRIBED_BY}
 BY_CHANGE = {
     "coordinator": KeyScope.TRAIN,
     "deployer": KeyScope.OPERATE,
     "console": KeyScope.ANNOTATE,
     "workflows": KeyScope.OPERATE,
+    "analyst": KeyScope.OPERATE,
 }
 """What a POST takes."""
 INFER, FEEDBACK = KeyScope.INFER, KeyScope.FEEDBACK
@@ -104,6 +102,7 @@ ABOUT_ALL = {
     "deployer": (),
     "console": (),
     "workflows": ("list_workers", "get_worker", "put_worker", "remove_worker"),  # any role's planner may choose them
+    "analyst": (),
 }
 """Operations, by name, that neither name a role nor keep to those of the key: it must have the scope for all."""
 

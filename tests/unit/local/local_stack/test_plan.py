@@ -13,6 +13,7 @@ from ratchet.core.errors import ConfigError
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.service.settings_file import SettingsFile
 from ratchet.local.local_stack.catalog import (
+    ANALYST,
     ENGINE,
     MLFLOW,
     NAMES,
@@ -61,6 +62,7 @@ def test_every_port_belongs_to_a_member() -> None:
         NOTIFIER.name,
         SPAN_EXPORTER.name,
         WORKFLOWS.name,
+        ANALYST.name,
     }
 
 
@@ -111,6 +113,15 @@ def test_workflows_run_where_they_were_asked_for(tmp_path: Path) -> None:
     (program,) = (program for program in plan.programs if program.name == WORKFLOWS.name)
     assert plan.env[WORKFLOWS.url_variable] == program.url
     assert plan.needs[WORKFLOWS.name] == (*SERVERS, "gateway")
+
+
+def test_the_analyst_runs_where_it_was_asked_for(tmp_path: Path) -> None:
+    secrets = StackSecrets(s3_secret_key="s", clickhouse_password="p", service_key="k" * 16)
+    settings = StackSettings(tmp_path, free_ports=True)
+    assert ANALYST.name not in {program.name for program in make_plan(settings, secrets).programs}
+    plan = make_plan(replace(settings, analyst=True), secrets)
+    (program,) = (program for program in plan.programs if program.name == ANALYST.name)
+    assert plan.env[ANALYST.url_variable] == program.url
 
 
 def test_a_user_has_the_same_key_in_workflows_as_at_gateways(tmp_path: Path) -> None:

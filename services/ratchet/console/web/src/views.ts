@@ -5,6 +5,7 @@ import type { Route } from "./route.ts";
 import type { IconName } from "./ui/icons.tsx";
 import { AlignmentView } from "./views/alignment/alignment.tsx";
 import { AnnotationView } from "./views/annotation/annotation.tsx";
+import { ChangesView } from "./views/changes/changes.tsx";
 import { LoopView } from "./views/loop/loop.tsx";
 import { PoliciesView } from "./views/policies/policies.tsx";
 import { RolloutsView } from "./views/rollouts/rollouts.tsx";
@@ -28,6 +29,7 @@ export const VIEWS: readonly View[] = [
   { path: "", title: "Loop", icon: "loop", key: "l", component: LoopView },
   { path: "rollouts", title: "Rollouts", icon: "rollout", key: "r", component: RolloutsView },
   { path: "trajectories", title: "Trajectories", icon: "trajectory", key: "t", component: TrajectoriesView },
+  { path: "changes", title: "What to change", icon: "reward", key: "c", component: ChangesView },
   { path: "workflows", title: "Workflows", icon: "workflow", key: "w", component: WorkflowsView },
   { path: "statistics", title: "Statistics", icon: "chart", key: "s", component: StatisticsView },
   { path: "annotation", title: "Annotation", icon: "annotate", key: "a", component: AnnotationView },

@@ -33,6 +33,8 @@ test("a person's newest opinion counts, and no other person's", () => {
 test("opinions read as words", () => {
   assert.deepEqual([given("thumbs", true), given("thumbs", false), given("rating", 4), given("correction", undefined), given("correction", "x")],
     ["thumbs up", "thumbs down", "4 of 5 stars", "said that the answer is wrong", "a correction"]);
+  assert.deepEqual([given("comment", "x"), given("error_analysis", "x"), given("outcome_evaluation", 0.5)],
+    ["a comment", "an error analysis", "outcome evaluation: 0.5"]);
   assert.deepEqual([giver(feedback({ source: "console" })), giver(feedback({ rater: undefined, user_ref: "h" })), giver(feedback({ rater: undefined, kind: "update" }))],
     ["ada, console", "an end user", "Ratchet"]);
 });

@@ -21,9 +21,8 @@ from msgspec import Meta
 from ratchet.bus.message import JsonObject
 from ratchet.core.contract.http.answers import Answer, Instant
 from ratchet.core.contract.values import Role, Text, listed
-from ratchet.core.contract.workflows import PLANNER_ROLE, Plan, SubTaskRun, Worker, WorkerMeasures
+from ratchet.core.contract.workflows import PLANNER_ROLE, WORKFLOW_STATES, Plan, SubTaskRun, Worker, WorkerMeasures
 
-WORKFLOW_STATES = ("planning", "running", "succeeded", "partial", "failed", "cancelled")
 AUTO = "auto"
 LONGEST_INSTRUCTION = 20_000
 """Characters of an instruction."""

@@ -112,11 +112,11 @@ REGIONS = ("US", "GB", "DE", "FR", "ES", "IT", "NL", "CH", "AT", "BE", "BR", "IN
 
 
 @lru_cache(4096)
-def is_phone(text: str, regions: tuple[str, ...] = REGIONS) -> bool:
-    """A number that can be called: one with `+` from anywhere, else one that is valid in one of `regions`."""
+def is_phone(text: str) -> bool:
+    """A number that can be called: one with `+` from anywhere, else one that is valid in one of `REGIONS`."""
     import phonenumbers  # noqa: PLC0415 - 60 ms, and most texts hold no number
 
-    for region in (None,) if text.lstrip("( ").startswith("+") else regions:
+    for region in (None,) if text.lstrip("( ").startswith("+") else REGIONS:
         try:
             number = phonenumbers.parse(text, region)
         except phonenumbers.NumberParseException:

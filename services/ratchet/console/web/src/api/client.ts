@@ -1,9 +1,9 @@
-// Requests to the console, which passes those below /coordinator, /deployer, /gateway and /workflows on.
+// Requests to the console, which passes those below /coordinator, /deployer, /gateway, /workflows and /analyst on.
 
 import { expire, issuer, key } from "./session.ts";
 
 const PATIENCE_MS = 30_000;
-const OWNERS: Readonly<Record<string, string>> = { coordinator: "coordinator", deployer: "deployer", gateway: "gateway", workflows: "workflows service" };
+const OWNERS: Readonly<Record<string, string>> = { coordinator: "coordinator", deployer: "deployer", gateway: "gateway", workflows: "workflows service", analyst: "analyst" };
 
 /** A request that failed; `message` is the service's own words. */
 export class ApiError extends Error {

@@ -4,11 +4,13 @@ import type { components as Coordinator } from "../../generated/coordinator.ts";
 import type { components as Deployer } from "../../generated/deployer.ts";
 import type { components as Console } from "../../generated/console.ts";
 import type { components as Workflows } from "../../generated/workflows.ts";
+import type { components as Analyst } from "../../generated/analyst.ts";
 
 export type ConsoleSchemas = Console["schemas"];
 export type CoordinatorSchemas = Coordinator["schemas"];
 export type DeployerSchemas = Deployer["schemas"];
 export type WorkflowsSchemas = Workflows["schemas"];
+export type AnalystSchemas = Analyst["schemas"];
 
 export type Session = ConsoleSchemas["SessionOut"];
 export type Scope = "view" | "annotate" | "train" | "operate" | "infer";

@@ -2,12 +2,14 @@
 
 import { lineStyle } from "./line.tsx";
 
-export function Spark({ name, value, points, colour = 1, low }: {
+export function Spark({ name, value, points, colour = 1, low, over = "in the last hour" }: {
   name: string; value: string;
   /** Null: nothing is known there. */
   points: readonly (number | null)[]; colour?: number;
   /** Where the picture begins; by default the smallest value. */
   low?: number;
+  /** What the points stand for. */
+  over?: string;
 }) {
   const known = points.filter((point) => point !== null);
   const least = low ?? known.reduce((a, b) => Math.min(a, b), Infinity);
@@ -16,7 +18,7 @@ export function Spark({ name, value, points, colour = 1, low }: {
   return (
     <div class="spark">
       <div class="top"><b>{value}</b><span class="muted small">{name}</span></div>
-      <svg viewBox="0 0 200 40" preserveAspectRatio="none" role="img" aria-label={`${name} in the last hour: now ${value}`}>
+      <svg viewBox="0 0 200 40" preserveAspectRatio="none" role="img" aria-label={`${name} ${over}: now ${value}`}>
         <path class="line" d={path(points, height)} {...lineStyle(0, colour)} fill="none" stroke-width="1.5" vector-effect="non-scaling-stroke" />
       </svg>
     </div>

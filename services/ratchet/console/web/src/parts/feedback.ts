@@ -37,9 +37,9 @@ export function given(kind: string, value: Value | null | undefined): string {
   if (kind === "update") return "the trajectory was reported again, with facts that came late";
   if (kind === "judgement") return `a judge's score: ${typeof value === "number" ? value.toFixed(2) : "?"}`;
   if (kind === "flag") return `a filter met something in the ${String(value).replace("_", " ")}`;
-  if (kind === "metric") return `a metric: ${String(value)}`;
+  if (typeof value === "number") return `${kind.replace("_", " ")}: ${String(value)}`;
   if (kind === "correction") return value == null ? "said that the answer is wrong" : "a correction";
-  return "a comment";
+  return `${/^[aeiou]/.test(kind) ? "an" : "a"} ${kind.replace("_", " ")}`;
 }
 
 /** Who gave it, and where. */

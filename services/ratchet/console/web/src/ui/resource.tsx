@@ -14,6 +14,7 @@ const WORKS: Readonly<Record<string, string>> = {
   deployer: "Gateways go on with the routes that they have; rollouts stand still until it answers.",
   gateway: "Policies cannot be tried from here; everything else works.",
   "workflows service": "Workflows cannot be seen or cancelled; those under way go on when it is back.",
+  analyst: "Patterns and plans cannot be seen or decided; a rollout under way goes on.",
   console: "What this page shows already stays; it asks again by itself.",
 };
 

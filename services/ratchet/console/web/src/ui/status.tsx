@@ -37,6 +37,8 @@ const LOOKS: Readonly<Record<string, Look>> = {
   failing: BAD, quiet: WAIT,
   // Workflows and their sub-tasks
   planning: WAIT, waiting: WAIT, succeeded: GOOD, skipped: PAST,
+  // Patterns and plans
+  draft: WARN, approved: WAIT, executing: RUN, validated: GOOD, rejected: PAST, closed: GOOD, dismissed: PAST,
   // Trajectories
   open: RUN, ended: PAST, success: GOOD, partial: WARN, failure: BAD,
 };

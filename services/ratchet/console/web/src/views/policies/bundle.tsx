@@ -36,7 +36,8 @@ export function BundlePanels({ role, version, other }: { role: string; version: 
   );
 }
 
-function Parts({ bundle }: { bundle: Bundle }) {
+/** Each part with what the model reads there. */
+export function Parts({ bundle }: { bundle: Bundle }) {
   const parts = partsOf(bundle);
   if (parts.length === 1 && bundle.model == null && bundle.planner == null) return <Empty>Nothing: calls go on as agents send them, to what answers for the role without a policy.</Empty>;
   return (

@@ -1,4 +1,4 @@
-"""Which of several deployers leads: one key in the broker, compare-and-set, and no wall clock.
+"""Which of several processes of a service leads: one key in the broker, compare-and-set, and no wall clock.
 
 The leader writes its key again every beat. A standby measures with its own monotonic clock for how long the key has not
 changed; after `takeover_s` it replaces the key by compare-and-set, so that one standby wins. No instant is compared
@@ -8,7 +8,7 @@ A leader that was frozen or cut off may learn late that it was replaced. Leading
 
 1. every write of a leader is a compare-and-set on the revision that it read;
 2. between reading and writing it asks the broker whether it still leads (`confirm`);
-3. a new leader writes every rollout's record anew, with its own term, before it acts on it (`RolloutStore.load`).
+3. a new leader writes every record anew, with its own term, before it acts on it (the deployer: `RolloutStore.load`).
 
 A write that was confirmed and then delayed beyond the takeover either meets a changed revision and fails, or lands
 where the new leader has not written yet: then it follows from the last decision of the record that the new leader took
@@ -22,21 +22,20 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
+from prometheus_client import Gauge
 
 from ratchet.bus.kv import Bucket, Entry
 from ratchet.bus.message import Value
 from ratchet.bus.tasks import end
-from ratchet.canary_deployer import metrics
 from ratchet.core.errors import Conflict, Unavailable, Unreadable
 from ratchet.core.service.runtime import Component
 
 log = structlog.get_logger()
 
-KEY = "leader.canary_deployer"
-"""In bucket `rollouts`; a role's name has no dot."""
 BEATS = 5
 """Beats of a leader within the time after which a standby takes over."""
 TRUSTED = 0.8
@@ -44,11 +43,23 @@ TRUSTED = 0.8
 
 
 class NotLeading(Unavailable):
-    """Another deployer leads, or for now none of them does."""
+    """Another process leads, or for now none of them does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Election:
+    """What is elected: one leader of a service's processes."""
+
+    key: str
+    """In the service's own bucket; a role's name has no dot."""
+    holder: str
+    """A word for who may lead, such as `deployer`."""
+    leading: Gauge
+    """1 while this process leads."""
 
 
 class Leader(Value, frozen=True, kw_only=True):
-    """Who leads, key `leader.canary_deployer` in bucket `rollouts`."""
+    """Who leads: the value of an election's key."""
 
     holder: str
     """Id of the process; empty once it gave the lead back."""
@@ -78,11 +89,13 @@ class Leadership:
 
     def __init__(
         self,
+        election: Election,
         bucket: Bucket[Leader],
         url: str,
         takeover_s: float = 5.0,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._election = election
         self._bucket = bucket
         self._url = url
         self._takeover_s = takeover_s
@@ -115,11 +128,19 @@ class Leadership:
 
     @property
     def refusal(self) -> str:
-        """Why this deployer refuses an order, and where to send it."""
-        known = self._known
-        if known is None or known.holder in ("", self._me):
-            return "no deployer leads for now: try again in a few seconds"
-        return f"this deployer is a standby: send it to the one that leads, {known.url}"
+        """Why this process refuses an order, and where to send it."""
+        if (leader := self._other) is None:
+            return f"no {self._election.holder} leads for now: try again in a few seconds"
+        return f"this {self._election.holder} is a standby: send it to the one that leads, {leader.url}"
+
+    @property
+    def _other(self) -> Leader | None:
+        """Who leads instead; None where it is overdue, or was this process itself, maybe before it was started anew."""
+        known, seen = self._known, self._seen
+        if known is None or known.holder in ("", self._me) or known.url == self._url:
+            return None
+        is_overdue = seen is not None and self._monotonic() - seen[1] > self._takeover_s
+        return None if is_overdue else known
 
     async def confirm(self) -> None:
         """See `Lead`."""
@@ -129,13 +150,12 @@ class Leadership:
             if entry is not None and (entry.value.holder, entry.value.term) == (self._me, term):
                 return
             self._known = entry.value if entry else None
-            self._step_down("another deployer took over")
+            self._step_down(f"another {self._election.holder} took over")
         raise NotLeading(self.refusal)
 
     async def check(self) -> str | None:
         """Readiness: a standby of a living leader is ready."""
-        known = self._known
-        return None if self.leading or (known is not None and known.holder) else "no deployer leads for now"
+        return None if self.leading or self._other is not None else f"no {self._election.holder} leads for now"
 
     async def run(self) -> None:
         """Take part until stopped; then give the lead back, so that a standby need not wait."""
@@ -164,7 +184,7 @@ class Leadership:
         self._known = entry.value if entry else None
         if entry is not None and entry.value.holder not in ("", self._me):
             if self._term is not None:
-                self._step_down("another deployer took over")
+                self._step_down(f"another {self._election.holder} took over")
             if self._seen is None or self._seen[0] != entry.revision:
                 self._seen = (entry.revision, began)
             if began - self._seen[1] < self._takeover_s:
@@ -177,7 +197,7 @@ class Leadership:
         Its term is unknown too. Every term took a write, so none was higher than the revision.
         """
         try:
-            return await self._bucket.get(KEY)
+            return await self._bucket.get(self._election.key)
         except Unreadable as error:
             log.error("leader's key cannot be read", reason=str(error))
             return Entry(Leader(holder="unreadable", url="", term=error.revision, beat=0), error.revision)
@@ -189,15 +209,15 @@ class Leadership:
         term = before.term if goes_on else before.term + 1
         mine = Leader(holder=self._me, url=self._url, term=term, beat=before.beat + 1)
         if entry is None:
-            await self._bucket.create(KEY, mine)
+            await self._bucket.create(self._election.key, mine)
         else:
-            await self._bucket.update(KEY, mine, entry.revision)
+            await self._bucket.update(self._election.key, mine, entry.revision)
         self._known, self._seen, self._renewed_at = mine, None, began
         if not goes_on:
             self._step_down("a new term begins")
             self._term = term
             log.info("leads", term=term)
-            metrics.LEADING.set(1)
+            self._election.leading.set(1)
             self.lost.clear()
             self.gained.set()
 
@@ -205,7 +225,7 @@ class Leadership:
         if self._term is not None:
             log.warning("leads no longer", term=self._term, reason=why)
         self._term = None
-        metrics.LEADING.set(0)
+        self._election.leading.set(0)
         self.gained.clear()
         self.lost.set()
 
@@ -218,7 +238,7 @@ class Leadership:
             entry = await self._read_key()
             if entry is not None and entry.value.holder == self._me:
                 freed = Leader(holder="", url="", term=term, beat=entry.value.beat + 1)
-                await self._bucket.update(KEY, freed, entry.revision)
+                await self._bucket.update(self._election.key, freed, entry.revision)
 
 
 class WhileLeading:

@@ -142,6 +142,17 @@ def cost_limits_of(shares: Sequence[ShareCosts]) -> tuple[float, Limits] | None:
     return seen - 1, Limits(low - 1, high - 1)
 
 
+def mean_limits_of(shares: Sequence[ShareCosts], tightest: float) -> tuple[float, Limits]:
+    """The difference of the means over all shares, weighted by their sizes, and its limits: of values without a bound,
+    by the variance that is seen. `tightest`: the variance of the whole sum near which the limits are tightest, fixed
+    before a value was seen."""
+    size = sum(sum(share.count) for share in shares)
+    variance = tightest + sum(sum(share.count) ** 2 * sum(share.variances) for share in shares)
+    difference = sum(sum(share.count) * (share.means[1] - share.means[0]) for share in shares) / size
+    boundary = math.sqrt(variance * math.log(variance / (tightest * ALPHA**2))) / size
+    return difference, Limits(difference - boundary, difference + boundary)
+
+
 def _edge(is_possible: Callable[[float], bool], inside: float, outside: float) -> float:
     """Where between both it ends to be possible; the outer one where it does not."""
     if is_possible(outside):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ratchet.canary_deployer.domain.confidence import Limits, ShareArms, limits_of, share_difference
 from ratchet.canary_deployer.domain.e_processes import Floats
+from ratchet.core.rules.confidence import Limits, ShareArms, ShareCosts, limits_of, mean_limits_of, share_difference
 
 WEIGHTS = (0.1, 0.5)
 """The canary's share of the first half of the trajectories, and of the second."""
@@ -83,3 +83,19 @@ def test_shares_of_traffic_are_compared_each_by_itself() -> None:
     shown = share_difference(late)
     assert (shown.weight, shown.difference, shown.stable, shown.canary) == (0.5, 0.0, 500, 500)
     assert shown.low < 0 < shown.high
+
+
+def test_limits_of_means_hold_the_true_difference_at_all_looks() -> None:
+    rng, rollouts, steps = np.random.default_rng(11), 100, 1_000
+    missed = 0
+    for _ in range(rollouts):
+        is_canary = rng.random(steps) < 0.3
+        value = rng.gamma(2.0, np.where(is_canary, 3.0, 2.0))
+        arms = [(np.cumsum(arm), np.cumsum(value * arm), np.cumsum(value**2 * arm)) for arm in (~is_canary, is_canary)]
+        limits = [
+            mean_limits_of([ShareCosts(0.3, *(tuple(float(arm[n][look]) for arm in arms) for n in range(3)))], 250.0)[1]
+            for look in range(49, steps, 25)
+        ]
+        missed += any(not each.low <= 2.0 <= each.high for each in limits)
+        assert limits[-1].high - limits[-1].low < limits[0].high - limits[0].low
+    assert missed <= 5

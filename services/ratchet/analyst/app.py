@@ -1,0 +1,138 @@
+"""Composition root of the analyst.
+
+HTTP API ─┬─ EpisodeRoutes ── ClickHouse
+          └─ PatternRoutes, PlanRoutes ┐
+Leadership ─┬─ Runs ───────────────────┼─ KV patterns, plans; Trail ── RL_LEARNING
+            │                          ├─ StoredEpisodes, Effects ── ClickHouse
+            │                          └─ questions.ask ── mining_process, one a run ── ClickHouse
+            └─ Plans ─┬─ Drafting
+                      └─ Executing ── Deployer, Coordinator: HTTP
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.util import find_spec
+
+from ratchet.analyst import metrics
+from ratchet.analyst.clickhouse_episodes import StoredEpisodes
+from ratchet.analyst.drafting import Drafting
+from ratchet.analyst.effects import Effects, stored_episodes
+from ratchet.analyst.executing import Executing
+from ratchet.analyst.http_api import PatternRoutes, http_app
+from ratchet.analyst.http_clients import Coordinator, Deployer, peer
+from ratchet.analyst.http_episodes import EpisodeRoutes
+from ratchet.analyst.http_plans import PlanRoutes
+from ratchet.analyst.kv_patterns import LEADER, PatternStore
+from ratchet.analyst.kv_plans import PlanStore
+from ratchet.analyst.nats_trail import Trail
+from ratchet.analyst.plans import LOOK_S as PLANS_LOOK_S, Plans
+from ratchet.analyst.questions import Place, ask
+from ratchet.analyst.runs import LOOK_S, Runs
+from ratchet.analyst.settings import Settings
+from ratchet.bus.connection import Bus
+from ratchet.bus.kv import Bucket
+from ratchet.core.contract.learning import PATTERNS, AdaptationPlan
+from ratchet.core.contract.state import POLICIES, Route
+from ratchet.core.errors import MissingExtra
+from ratchet.core.rules.redaction import rules_digest
+from ratchet.core.service.authentication import Authentication
+from ratchet.core.service.contracts import load_contracts
+from ratchet.core.service.http import HttpServer
+from ratchet.core.service.http_client import AsyncApiClient
+from ratchet.core.service.keys import known_keys
+from ratchet.core.service.leadership import Election, Leader, Leadership, WhileLeading
+from ratchet.core.service.runtime import App, Periodic
+from ratchet.core.service.same_site import Sites
+from ratchet.core.service.settings import SharedSettings
+from ratchet.core.stores.audit_store import audit_log_of
+from ratchet.core.stores.history import History
+from ratchet.core.stores.message_bodies import StoredBodies
+from ratchet.core.stores.trajectories import StoredTrajectories
+from ratchet.core.stores.warehouse import Warehouse
+
+NAME = "analyst"
+ELECTION = Election(LEADER, "analyst", metrics.LEADING)
+
+
+@asynccontextmanager
+async def build(settings: Settings) -> AsyncIterator[App]:
+    """Connect, and assemble the service. Raises `MissingExtra`."""
+    if find_spec("sklearn") is None:
+        raise MissingExtra("analyst", "the analyst")
+    async with AsyncExitStack() as closing:
+        bus = await Bus.connect(settings.shared.bus, name=NAME, contracts=load_contracts(), rules=rules_digest())
+        bus.bodies = StoredBodies(settings.shared)
+        closing.push_async_callback(bus.close)
+        warehouse = await Warehouse.connect(settings.shared)
+        closing.push_async_callback(warehouse.close)
+        chosen = settings.key or settings.shared.service_key
+        key = chosen.get_secret_value() if chosen else None
+        deployer = await closing.enter_async_context(AsyncApiClient(peer("deployer", settings.deployer_url, key)))
+        coordinator = await closing.enter_async_context(
+            AsyncApiClient(peer("coordinator", settings.coordinator_url, key))
+        )
+        yield assembled(settings, bus, warehouse, Deployer(deployer), Coordinator(coordinator))
+
+
+def assembled(settings: Settings, bus: Bus, warehouse: Warehouse, deployer: Deployer, coordinator: Coordinator) -> App:
+    """The service on open connections."""
+
+    async def connected() -> Bus:
+        return bus
+
+    async def plans_of(role: str, pattern_id: str) -> list[AdaptationPlan]:
+        entries = await plans.every(lambda name: name == role)
+        return [entry.value for entry in entries if entry.value.pattern_id == pattern_id]
+
+    async def look() -> None:
+        await runs.look()
+        held = await plans.every()
+        metrics.count([entry.value for entry in await store.every()], [entry.value for entry in held])
+
+    def look_after_plans() -> Periodic:
+        episodes = stored_episodes(StoredEpisodes(warehouse))
+        drafting = Drafting(deployer, coordinator, History(warehouse), episodes)
+        executing = Executing(deployer, coordinator, Effects(warehouse, episodes), leadership.confirm)
+        roles = frozenset(settings.self_approved)
+        leading = Plans(plans, store, trail, drafting, executing, audit, roles, bus.now)
+        return Periodic(PLANS_LOOK_S, leading.look, "look after plans")
+
+    plans, store, trail, shared = PlanStore(bus), PatternStore(bus), Trail(bus), settings.shared
+    keys = known_keys(shared, NAME, connected)
+    leadership = Leadership(ELECTION, Bucket(bus, PATTERNS, Leader), f"http://{shared.http_host}:{settings.port}")
+    runs = _runs(shared, bus, warehouse, leadership)
+    looks, decisions = PatternRoutes(store, trail, runs, plans_of, bus.now), PlanRoutes(plans, store, trail, bus.now)
+    api = http_app([looks, decisions, EpisodeRoutes(StoredTrajectories(warehouse), store.open_of)])
+    audit = api.audit = audit_log_of(shared, bus, NAME)
+    sites = Sites(shared.allowed_hosts)
+    callers = Authentication(api, keys.caller_of)
+    server = HttpServer(callers, shared.http_host, settings.port, sites=sites, tls_file=shared.tls_file)
+    looking = WhileLeading(leadership, lambda: Looking(LOOK_S, look, "look at roles"))
+    adapting = WhileLeading(leadership, look_after_plans)
+    checks = {"broker": bus.check, "warehouse": warehouse.check, "keys": keys.ready, "leader": leadership.check}
+    notes = {"unreadable_keys": keys.check, "audit": audit.check}
+    return App(NAME, [audit, keys, leadership, looking, adapting, server], checks, notes=notes)
+
+
+class Looking(Periodic):
+    """Looks at roles while this analyst leads; a standby shows no patterns and plans."""
+
+    async def run(self) -> None:
+        try:
+            await super().run()
+        finally:
+            metrics.stepped_down()
+
+
+def _runs(shared: SharedSettings, bus: Bus, warehouse: Warehouse, leadership: Leadership) -> Runs:
+    routes = Bucket(bus, POLICIES, Route)
+
+    async def stable(role: str) -> str | None:
+        entry = await routes.get(role)
+        return entry.value.stable.name if entry and entry.value.stable else None
+
+    place = Place(url=shared.clickhouse_url, database=shared.clickhouse_database, timeout_s=shared.clickhouse_timeout_s)
+    stored = StoredEpisodes(warehouse)
+    return Runs(PatternStore(bus), Trail(bus), leadership, stored, ask, stable, place, bus.now)

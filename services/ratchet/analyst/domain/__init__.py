@@ -1,0 +1,1 @@
+"""What the analyst decides, without I/O."""

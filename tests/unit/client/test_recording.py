@@ -1,0 +1,80 @@
+"""One call records a whole episode; every kind of feedback is said by a keyword."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from ratchet.client.opt_outs import OptOuts
+from ratchet.client.recording import Recording
+from ratchet.client.settings import ClientSettings
+from ratchet.client.trajectory import Agent
+from ratchet.core.contract import Feedback, Message, Outcome, Trajectory
+from ratchet.core.service.contracts import load_contracts
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+CONTRACTS = load_contracts()
+
+
+def recording(put: list[Message], *, strict: bool = True) -> Recording:
+    return Recording(
+        agent=Agent(agent_id="desk", role="support", session_id="session"),
+        settings=ClientSettings(),
+        contracts=CONTRACTS,
+        put=put.append,
+        opt_outs=OptOuts(None, lambda: None, lambda: None),
+        strict=strict,
+        now=lambda: NOON,
+    )
+
+
+def test_episode_is_a_trajectory_and_its_feedback() -> None:
+    put: list[Message] = []
+    episode = recording(put).record_episode(
+        context={"task_id": "order-17", "instructions": "Help.", "domain": "refunds"},
+        actions=[
+            {"observation": "refund it", "action": {"type": "tool_call", "tool_name": "refund", "tool_args": {}}},
+            {"observation": "done", "action": "It is refunded.", "thought_process": ["tell the user"]},
+        ],
+        outcome={"status": "partial", "completion_percentage": 50},
+        resources={"tokens": 120, "cost_usd": 0.25},
+        feedback=[{"outcome_evaluation": 0.5, "rater": "ann"}, {"error_analysis": "it did not look at the date"}],
+    )
+    trajectory, *opinions = put
+    assert isinstance(trajectory, Trajectory)
+    assert (trajectory.trajectory_id, len(trajectory.turns), trajectory.task_context.domain) == (episode, 2, "refunds")
+    assert trajectory.outcome == Outcome(status="partial", completion_percentage=50)
+    assert (trajectory.metadata.total_tokens, trajectory.metadata.total_cost_usd) == (120, 0.25)
+    given = [(one.trajectory_id, one.kind, one.value) for one in opinions if isinstance(one, Feedback)]
+    assert given == [
+        (episode, "outcome_evaluation", 0.5),
+        (episode, "error_analysis", "it did not look at the date"),
+    ]
+
+
+def test_episode_with_a_part_of_the_wrong_shape_is_not_recorded() -> None:
+    put: list[Message] = []
+    made = recording(put, strict=False)
+    made.record_episode(
+        context={"task_id": "t"}, actions=[{"observation": "a", "action": {"typ": "x"}}], feedback=[{"stars": 1}]
+    )
+    assert (put, made.unrecordable) == ([], 1)
+
+
+@pytest.mark.parametrize(
+    ("keyword", "kind", "value"),
+    [
+        ("stars", "rating", 4),
+        ("metric", "metric", -3.5),
+        ("observation", "observation", "it asked twice"),
+        ("error_analysis", "error_analysis", "a timeout"),
+        ("efficiency", "efficiency", 0.0),
+        ("outcome_evaluation", "outcome_evaluation", 1.0),
+    ],
+)
+def test_feedback_has_a_keyword_for_each_kind(keyword: str, kind: str, value: Any) -> None:
+    put: list[Message] = []
+    recording(put).feedback("0199f3a1-7c42-7d10-9b1e-2f6a4c8d0e11", **{keyword: value})
+    assert [(one.kind, one.value) for one in put if isinstance(one, Feedback)] == [(kind, value)]
