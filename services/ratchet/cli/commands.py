@@ -76,8 +76,13 @@ COMMANDS: Mapping[str, Entry] = {
         "stats",
         "Counts, outcomes, mean reward, tokens, cost and latency, by agent, domain, model, policy and more, over time.",
     ),
-    "analyze": Entry("learning", "Look for patterns in a role's newest trajectories now, not at the next hour."),
-    "report": Entry("learning", "What a week of self-learning changed in a role, what it earned, what was taken back."),
+    "analyze": Entry(
+        "learning", "Look for patterns in a role's newest trajectories now; it happens every hour anyway."
+    ),
+    "report": Entry(
+        "learning",
+        "Print what the last seven days changed in a role, what that earned, and what was taken back, as Markdown.",
+    ),
     "plugins": Entry(
         "plugins",
         "List all plug-ins: built-in variants and those of installed packages. Exit code 3: one is refused.",
