@@ -65,6 +65,7 @@ class AnalystWorld:
         self.store = PatternStore(self.bus)
         self.now = START + timedelta(hours=2, minutes=10)
         self.trajectories = (300, 300)
+        self.subjects = (250, 240)
         self.claims: Sequence[Pattern] = ()
         """What mining bears out."""
         self.seen: dict[str, Seen] = {}
@@ -88,6 +89,7 @@ class AnalystWorld:
         self.asked.append(question)
         return Mined(
             trajectories=self.trajectories,
+            subjects=self.subjects,
             rated=(1, 2),
             rewarded=(300, 290),
             tested=120,

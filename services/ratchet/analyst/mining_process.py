@@ -71,6 +71,7 @@ def mined(question: Question, before: Episodes, now: Episodes) -> Mined:
     )
     return Mined(
         trajectories=(len(before), len(now)),
+        subjects=(len(set(before.subject.tolist())), len(set(now.subject.tolist()))),
         rewarded=(_known(before, "reward"), _known(now, "reward")),
         rated=(_rated(before), _rated(now)),
         tested=result.tested,

@@ -173,8 +173,11 @@ class Recording:
         """Record a whole episode that is over, and return its id, the trajectory's.
 
         `context` is what `trajectory` takes, each action what `turn` takes, `outcome` a status or what `outcome` takes,
-        `resources` what `usage` takes, and each feedback what `feedback` takes.
+        `resources` what `usage` takes, and each feedback what `feedback` takes. It ends now. Raises `Rejected` at once
+        without any action: such a trajectory is none.
         """
+        if not actions:
+            raise Rejected("an episode has at least one action")
         recorder = self.trajectory(**context)
         for action in actions:
             recorder.turn(**action)

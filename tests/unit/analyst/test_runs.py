@@ -50,6 +50,14 @@ async def test_windows_that_were_looked_at_are_not_mined_again() -> None:
     assert len(world.asked) == 1
 
 
+async def test_a_run_over_few_users_explains_why_nothing_opens() -> None:
+    world = AnalystWorld()
+    world.subjects = (1, 20)
+    answer = await world.runs().run(ROLE)
+    assert answer.note is not None
+    assert "of 1 and 20 users or sessions only" in answer.note
+
+
 async def test_too_few_trajectories_are_reported_and_not_mined() -> None:
     world = AnalystWorld()
     world.trajectories = (4, 6)

@@ -12,6 +12,7 @@ from ratchet.client.recording import Recording
 from ratchet.client.settings import ClientSettings
 from ratchet.client.trajectory import Agent
 from ratchet.core.contract import Feedback, Message, Outcome, Trajectory
+from ratchet.core.errors import Rejected
 from ratchet.core.service.contracts import load_contracts
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -61,6 +62,11 @@ def test_episode_with_a_part_of_the_wrong_shape_is_not_recorded() -> None:
         context={"task_id": "t"}, actions=[{"observation": "a", "action": {"typ": "x"}}], feedback=[{"stars": 1}]
     )
     assert (put, made.unrecordable) == ([], 1)
+
+
+def test_an_episode_without_an_action_is_refused_at_once() -> None:
+    with pytest.raises(Rejected, match="at least one action"):
+        recording([]).record_episode(context={"task_id": "t"}, actions=[])
 
 
 @pytest.mark.parametrize(

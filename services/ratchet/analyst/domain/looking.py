@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from ratchet.analyst.domain.patterns import DISMISSED, Outcome, Seen
-from ratchet.analyst.domain.windows import Windows
+from ratchet.analyst.domain.windows import FEW, Windows
 from ratchet.bus.message import Value
 from ratchet.core.contract import LearningEvent
 from ratchet.core.contract.http.analyst import AnalysisOut
@@ -29,6 +29,8 @@ class Mined(Value, frozen=True, kw_only=True):
 
     trajectories: tuple[int, int]
     """Of both windows."""
+    subjects: tuple[int, int]
+    """Different users, sessions or, of those that name neither, trajectories."""
     rated: tuple[int, int]
     """Those of them with feedback."""
     rewarded: tuple[int, int]
@@ -120,7 +122,14 @@ def seed_of(role: str, windows: Windows) -> int:
 
 
 def answer_of(role: str, windows: Windows, mined: Mined, outcome: Outcome) -> AnalysisOut:
-    note = f"{outcome.left_out} more patterns did not open: as many are open as people can read"
+    notes = list[str]()
+    if min(mined.subjects) < FEW:
+        notes.append(
+            f"the trajectories are of {mined.subjects[0]} and {mined.subjects[1]} users or sessions only, which count:"
+            f" fewer than {FEW} in a window bear out next to nothing"
+        )
+    if outcome.left_out:
+        notes.append(f"{outcome.left_out} more patterns did not open: as many are open as people can read")
     return AnalysisOut(
         role=role,
         since=windows.since,
@@ -130,7 +139,7 @@ def answer_of(role: str, windows: Windows, mined: Mined, outcome: Outcome) -> An
         tested=mined.tested,
         opened=[pattern.pattern_id for pattern in outcome.opened],
         closed=[pattern.pattern_id for pattern in outcome.closed],
-        note=note if outcome.left_out else None,
+        note="; ".join(notes) or None,
     )
 
 

@@ -81,16 +81,20 @@ class Material:
     """What the coordinator proposes to learn next."""
 
 
-def contrast(succeeded: Sequence[Trajectory], failed: Sequence[Trajectory]) -> list[str]:
-    """What runs that succeeded do and those that failed do not, as advice; empty where nothing is clear."""
+def contrast(
+    succeeded: Sequence[Trajectory], failed: Sequence[Trajectory], triggers: Sequence[Trigger] = ()
+) -> list[str]:
+    """What runs that succeeded do and those that failed do not, as advice; empty where nothing is clear. Whether a tool
+    is called says nothing where a pattern's triggers name it: by those its runs were picked."""
     good, bad = [_calls(run) for run in succeeded], [_calls(run) for run in failed]
     if min(len(good), len(bad)) < LEAST_RUNS:
         return []
     counted = Counter(tool for run in (*good, *bad) for tool in set(run))
     tools = sorted(tool for tool, _ in counted.most_common(MOST_TOOLS))
+    named = {word for trigger in triggers for word in re.split(r"[^\w.-]+", trigger.value)}
     lines: list[tuple[float, str]] = []
     for tool in tools:
-        lines += _by_use(tool, good, bad)
+        lines += _by_use(tool, good, bad) if tool not in named else []
         lines += _by_place(tool, good, bad)
     for first, second in permutations(tools, 2):
         gap = _share_in_order(good, first, second) - _share_in_order(bad, first, second)
@@ -103,9 +107,9 @@ def _by_use(tool: str, good: Sequence[Sequence[str]], bad: Sequence[Sequence[str
     used = [sum(tool in run for run in runs) / len(runs) for runs in (good, bad)]
     gap = used[0] - used[1]
     if gap >= CLEAR:
-        return [(gap, f'Call "{tool}": {used[0]:.0%} of the runs that succeeded did, {used[1]:.0%} of the others.')]
+        return [(gap, f'Call "{tool}".')]
     if gap <= -CLEAR:
-        return [(-gap, f'Do without "{tool}" where you can: {used[1]:.0%} of the runs that failed called it.')]
+        return [(-gap, f'Do without "{tool}" where you can.')]
     return []
 
 
@@ -162,7 +166,7 @@ def proposed(pattern: Pattern, kind: str, material: Material) -> PlanChange:
 
 
 def _bundle(pattern: Pattern, material: Material) -> PlanChange | None:
-    text = guidance(pattern, contrast(material.succeeded, material.failed))
+    text = guidance(pattern, contrast(material.succeeded, material.failed, pattern.triggers))
     before = material.bundle.instructions
     if material.bundle.planner is not None or (before is not None and text in before.text):
         return None
