@@ -62,6 +62,13 @@ def test_a_dismissed_pattern_has_not_closed() -> None:
     page = weekly_report("shop", [dismissed], [], NOW + timedelta(hours=1))
     assert page.figures["patterns_closed"] == 0
     assert "None closed." in page.markdown()
+    assert "; by ann: we know" in page.markdown()
+
+
+def test_a_report_of_an_earlier_week_is_of_what_was_open_then() -> None:
+    later = pattern_of(opened_at=NOW + timedelta(days=3))
+    assert weekly_report("shop", [later], [], NOW).figures["patterns_open"] == 0
+    assert weekly_report("shop", [later], [], NOW + timedelta(days=4)).figures["patterns_open"] == 1
 
 
 def test_a_reason_that_was_stored_raw_is_redacted_in_report_and_trail() -> None:

@@ -61,13 +61,15 @@ def weekly_report(role: str, patterns: Sequence[Pattern], plans: Sequence[Adapta
     """Of the seven days before `until`."""
     since = until - WEEK
     opened = [each for each in patterns if since < each.opened_at <= until]
-    closed = [each for each in patterns if each.state == "closed" and since < (each.closed_at or since) <= until]
+    over = [each for each in patterns if since < (each.closed_at or since) <= until]
+    closed, dismissed = ([each for each in over if each.state == state] for state in ("closed", "dismissed"))
     ended = [plan for plan in plans if plan.state in ENDS and since < plan.history[-1].at <= until]
     kept, taken_back, rejected = (
         [plan for plan in ended if plan.state == state] for state in (VALIDATED, ROLLED_BACK, REJECTED)
     )
     kept = [plan for plan in kept if plan.policy is not None]
-    open_now = sorted((each for each in patterns if each.state == "open"), key=lambda each: -each.reward_cost)
+    were_open = (each for each in patterns if each.opened_at <= until < (each.closed_at or until + WEEK))
+    still_open = sorted(were_open, key=lambda each: -each.reward_cost)
     worked = [has_worked(plan) for plan in ended]
     sections = (
         Section("What changed", _of_plans(kept), "Nothing was changed."),
@@ -76,14 +78,15 @@ def weekly_report(role: str, patterns: Sequence[Pattern], plans: Sequence[Adapta
         Section("What was not tried", _of_plans(rejected), "Nothing was rejected."),
         Section("Patterns that opened", [sentence_of(each.statement) for each in opened[:MOST_LISTED]], "None opened."),
         Section("Patterns that closed", [_closing(each) for each in closed[:MOST_LISTED]], "None closed."),
+        Section("Patterns that people dismissed", [_dismissal(each) for each in dismissed[:MOST_LISTED]], "None."),
         Section(
             "Open patterns, the dearest first",
-            [sentence_of(each.statement) for each in open_now[:MOST_LISTED]],
+            [sentence_of(each.statement) for each in still_open[:MOST_LISTED]],
             "None.",
         ),
     )
     figures: JsonObject = {
-        "patterns_open": len(open_now),
+        "patterns_open": len(still_open),
         "patterns_opened": len(opened),
         "patterns_closed": len(closed),
         "plans_validated": len(kept),
@@ -118,3 +121,8 @@ def _earned(plans: Sequence[AdaptationPlan]) -> list[str]:
 def _closing(pattern: Pattern) -> str:
     by = f"; it ended with {sentence_of(pattern.closed_by)}" if pattern.closed_by else ""
     return f"{sentence_of(pattern.statement)}{by}"
+
+
+def _dismissal(pattern: Pattern) -> str:
+    why = f": {sentence_of(pattern.reason)}" if pattern.reason else ""
+    return f"{sentence_of(pattern.statement)}; by {sentence_of(pattern.closed_by or 'somebody')}{why}"
