@@ -41,9 +41,10 @@ def test_a_chart_is_read_with_the_keyboard_and_as_a_table(open_view: Opening) ->
 
 def test_a_group_leads_to_its_trajectories(open_view: Opening, console: FakeConsole) -> None:
     page = open_view("statistics?by=agent&role=support")
-    page.get_by_role("link", name="triage-agent").click()
+    with page.expect_response(re.compile(r"/v1/trajectories\?")):
+        page.get_by_role("link", name="triage-agent").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Trajectories")
-    asked = [one for one in console.posted if one.path == "/v1/trajectories"][-1].query
+    asked = [posted for posted in console.posted if posted.path == "/v1/trajectories"][-1].query
     assert {name: asked[name] for name in ("agent", "role", "state")} == {
         "agent": "triage-agent", "role": "support", "state": "ended",
     }  # fmt: skip
