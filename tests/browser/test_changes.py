@@ -63,7 +63,7 @@ def test_a_plan_is_approved_on_its_page(open_view: Opening, console: FakeConsole
     page.get_by_role("button", name="Approve now").click()
 
     expect(page.get_by_text("Approve: done").first).to_be_attached()
-    assert [(one.path, one.body) for one in console.posted if one.method == "POST"] == [(path, {})]
+    assert [(posted.path, posted.body) for posted in console.posted if posted.method == "POST"] == [(path, {})]
 
 
 def test_a_dismissal_asks_for_its_reason(open_view: Opening, console: FakeConsole) -> None:
@@ -76,7 +76,7 @@ def test_a_dismissal_asks_for_its_reason(open_view: Opening, console: FakeConsol
     page.get_by_role("button", name="Dismiss now").click()
 
     expect(page.get_by_text("Dismiss: done").first).to_be_attached()
-    assert [one.body for one in console.posted if one.method == "POST"] == [{"reason": "known since May"}]
+    assert [posted.body for posted in console.posted if posted.method == "POST"] == [{"reason": "known since May"}]
 
 
 def test_a_key_without_the_right_cannot_decide(open_view: Opening) -> None:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from ratchet.analyst.app import ELECTION
@@ -122,7 +123,11 @@ async def test_a_killed_analyst_is_replaced_and_no_run_counts_twice(
                 refused = await asked(client, second.url)
                 assert (refused.status_code, first.url in refused.text) == (503, True)
                 lost = asyncio.create_task(asked(client, first.url))
-                await asyncio.sleep(0.5)
+
+                async def is_mining() -> bool:
+                    return bool(psutil.Process(first.pid).children())
+
+                await eventually(is_mining)
                 first.kill()
                 with pytest.raises(httpx.TransportError):
                     await lost

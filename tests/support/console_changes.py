@@ -23,13 +23,15 @@ def changes_scene(now: datetime) -> dict[str, Any]:
     base = "/analyst/v1"
 
     def of_state(asked: Any) -> PatternsOut:
-        return PatternsOut(patterns=[one for one in every if one.state == asked.query.get("state", one.state)])
+        return PatternsOut(
+            patterns=[pattern for pattern in every if pattern.state == asked.query.get("state", pattern.state)]
+        )
 
     shown = {
-        f"GET {base}/patterns/support/{one.pattern_id}": PatternOut(
-            pattern=one, plans=[plan] if one.pattern_id == REFUNDS else []
+        f"GET {base}/patterns/support/{pattern.pattern_id}": PatternOut(
+            pattern=pattern, plans=[plan] if pattern.pattern_id == REFUNDS else []
         )
-        for one in every
+        for pattern in every
     }
     return {
         f"GET {base}/patterns": of_state,

@@ -12,12 +12,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from ratchet.analyst.domain.windows import PROMPT, Windows
 from ratchet.bus.message import decode
 from ratchet.core.contract import Reward, Trajectory
 from ratchet.core.stores.history import NEWEST
 from ratchet.core.stores.warehouse import Warehouse
+
+if TYPE_CHECKING:
+    from ratchet.analyst.mining.features import EpisodeBuilder
 
 PAGE = 1_000
 """Trajectories that are held at a time: some megabytes."""
@@ -75,6 +79,18 @@ class Rated:
         """Those that were retrieved, by the agent's word: its label `documents`."""
         named = (self.trajectory.labels or {}).get("documents")
         return [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+
+
+def add_all(builder: EpisodeBuilder, page: Sequence[Rated]) -> None:
+    """Make episodes of a page."""
+    for rated in page:
+        builder.add(
+            rated.trajectory,
+            reward=rated.reward,
+            components=rated.components,
+            feedback=rated.has_feedback,
+            documents=rated.documents,
+        )
 
 
 class StoredEpisodes:

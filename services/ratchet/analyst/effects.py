@@ -18,7 +18,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ratchet.analyst.clickhouse_episodes import Rated, StoredEpisodes
+from ratchet.analyst.clickhouse_episodes import StoredEpisodes, add_all
 from ratchet.analyst.domain.plan import HIGHER_IS_BETTER, LOWER_IS_BETTER
 from ratchet.analyst.mining.base import Episodes, Floats, Mask
 from ratchet.analyst.mining.features import EpisodeBuilder
@@ -73,21 +73,10 @@ def stored_episodes(stored: StoredEpisodes) -> EpisodesOf:
         builder = EpisodeBuilder(keep)
         pages = stored.window(role, since, until) if ids is None else stored.chosen(role, ids, since, until)
         async for page in pages:
-            await asyncio.to_thread(_add, builder, page)
+            await asyncio.to_thread(add_all, builder, page)
         return await asyncio.to_thread(builder.build)
 
     return read
-
-
-def _add(builder: EpisodeBuilder, page: Sequence[Rated]) -> None:
-    for rated in page:
-        builder.add(
-            rated.trajectory,
-            reward=rated.reward,
-            components=rated.components,
-            feedback=rated.has_feedback,
-            documents=rated.documents,
-        )
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import sys
 import msgspec
 import numpy as np
 
-from ratchet.analyst.clickhouse_episodes import StoredEpisodes
+from ratchet.analyst.clickhouse_episodes import StoredEpisodes, add_all
 from ratchet.analyst.domain.looking import Mined
 from ratchet.analyst.domain.patterns import Seen, pattern_id_of
 from ratchet.analyst.mining.again import measure_again
@@ -44,14 +44,7 @@ async def read(question: Question) -> tuple[Episodes, Episodes]:
         for since, until in ((windows.since, windows.middle), (windows.middle, windows.until)):
             builder = EpisodeBuilder(keep)
             async for page in stored.window(question.role, since, until):
-                for rated in page:
-                    builder.add(
-                        rated.trajectory,
-                        reward=rated.reward,
-                        components=rated.components,
-                        feedback=rated.has_feedback,
-                        documents=rated.documents,
-                    )
+                add_all(builder, page)
             read.append(builder.build())
     finally:
         await warehouse.close()

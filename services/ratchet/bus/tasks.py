@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -77,7 +78,7 @@ class UntilStopped:
         self._stopping.set()
 
 
-class Lasting:
+class Lasting(ABC):
     """A service's component whose work has no end of its own."""
 
     def __init__(self) -> None:
@@ -91,5 +92,6 @@ class Lasting:
         """Return from `run`."""
         self._working.stop()
 
+    @abstractmethod
     async def _work(self) -> None:
-        raise NotImplementedError
+        """What it does until it is stopped."""

@@ -16,7 +16,7 @@ from ratchet.core.contract.http.analyst import AnalysisIn, AnalysisOut, Learning
 app = typer.Typer()
 
 ANALYSIS_S = 600.0
-"""A run over 100,000 trajectories takes a minute."""
+"""As long as the analyst gives a run."""
 
 
 @app.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 from urllib.parse import urlencode
 
 import typer
@@ -17,6 +17,7 @@ from ratchet.core.contract.learning import Effect, Pattern, Trigger
 from ratchet.core.errors import NotFound, Rejected
 
 app = typer.Typer(no_args_is_help=True)
+T = TypeVar("T")
 
 LEAST = 4
 """Fewer characters of an id name nothing."""
@@ -38,7 +39,7 @@ def list_patterns(
     directory: Directory = HERE,
 ) -> None:
     """List patterns, the dearest first."""
-    answer = read_patterns(locate(directory), role, None if state == "all" else state)
+    answer = read_list(locate(directory), "patterns", PatternsOut, role, None if state == "all" else state)
     columns = ("pattern", "role", "kind", "state", "share", "reward", "USD", "stability", "statement")
     rows = [
         (
@@ -84,24 +85,31 @@ def dismiss(
 ) -> None:
     """Dismiss a pattern: it is known, or no fault. It stays dismissed however often it is seen."""
     endpoints = locate(directory)
-    known = resolved(endpoints, pattern)
-    path, body = f"{path_of(known)}/dismiss", DecisionIn(reason=reason)
+    path, body = f"{path_of(resolved(endpoints, pattern))}/dismiss", DecisionIn(reason=reason)
+    answer = decided(endpoints, path, PatternOut, body, dry_run=dry_run, as_json=as_json)
+    if answer is not None:
+        print_answer(answer, as_json, f"pattern {answer.pattern.pattern_id} is {answer.pattern.state}")
+
+
+def read_list(endpoints: Endpoints, what: str, kind: type[T], role: str | None = None, state: str | None = None) -> T:
+    """Patterns or plans of a role, or of all that the key is for."""
+    query = urlencode({name: value for name, value in (("role", role), ("state", state)) if value is not None})
+    return get(endpoints, ANALYST, f"/v1/{what}?{query}", kind)
+
+
+def decided(
+    endpoints: Endpoints, path: str, kind: type[T], body: DecisionIn, *, dry_run: bool, as_json: bool
+) -> T | None:
+    """What the analyst answers to a decision; None of a dry run, which is printed."""
     if dry_run:
         print_dry_run(f"POST {endpoints.url(ANALYST)}{path}", body, as_json)
-        return
-    answer = post(endpoints, ANALYST, path, PatternOut, body)
-    print_answer(answer, as_json, f"pattern {answer.pattern.pattern_id} is {answer.pattern.state}")
-
-
-def read_patterns(endpoints: Endpoints, role: str | None, state: str | None) -> PatternsOut:
-    """Patterns of a role, or of all that the key is for."""
-    query = urlencode({name: value for name, value in (("role", role), ("state", state)) if value is not None})
-    return get(endpoints, ANALYST, f"/v1/patterns?{query}", PatternsOut)
+        return None
+    return post(endpoints, ANALYST, path, kind, body)
 
 
 def resolved(endpoints: Endpoints, beginning: str) -> Pattern:
     """The pattern whose id begins so. Raises `NotFound` or `Rejected`."""
-    every = read_patterns(endpoints, None, None).patterns
+    every = read_list(endpoints, "patterns", PatternsOut).patterns
     return every[only([each.pattern_id for each in every], beginning, "pattern")]
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Literal
-from urllib.parse import urlencode
 
 import typer
 
-from ratchet.cli.api import get, post, segment
+from ratchet.cli.api import get, segment
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.options import HERE, AsJson, Directory, DryRun, OptionalRoleArgument
-from ratchet.cli.output import console, print_answer, print_dry_run, print_facts, print_section, print_table
-from ratchet.cli.patterns import ANALYST, Reason, effect_of, only, triggers_of
+from ratchet.cli.output import console, print_answer, print_facts, print_section, print_table
+from ratchet.cli.patterns import ANALYST, Reason, decided, effect_of, only, read_list, triggers_of
 from ratchet.core.contract.http.analyst import DecisionIn, PlanOut, PlansOut
 from ratchet.core.contract.learning import AdaptationPlan
 
@@ -34,7 +33,7 @@ def list_plans(
     directory: Directory = HERE,
 ) -> None:
     """List plans, the newest first."""
-    answer = read_plans(locate(directory), role, state)
+    answer = read_list(locate(directory), "plans", PlansOut, role, state)
     columns = ("plan", "role", "state", "risk", "change", "verdict or summary")
     rows = [
         (each.plan_id, each.role, each.state, each.risk, each.change.kind, each.verdict or each.change.summary)
@@ -78,22 +77,14 @@ def reject(
 def _decide(directory: Path, plan: str, verb: str, body: DecisionIn, *, dry_run: bool, as_json: bool) -> None:
     endpoints = locate(directory)
     path = f"{path_of(resolved(endpoints, plan))}/{verb}"
-    if dry_run:
-        print_dry_run(f"POST {endpoints.url(ANALYST)}{path}", body, as_json)
-        return
-    answer = post(endpoints, ANALYST, path, PlanOut, body)
-    print_answer(answer, as_json, f"plan {answer.plan.plan_id} is {answer.plan.state}")
-
-
-def read_plans(endpoints: Endpoints, role: str | None, state: str | None) -> PlansOut:
-    """Plans of a role, or of all that the key is for."""
-    query = urlencode({name: value for name, value in (("role", role), ("state", state)) if value is not None})
-    return get(endpoints, ANALYST, f"/v1/plans?{query}", PlansOut)
+    answer = decided(endpoints, path, PlanOut, body, dry_run=dry_run, as_json=as_json)
+    if answer is not None:
+        print_answer(answer, as_json, f"plan {answer.plan.plan_id} is {answer.plan.state}")
 
 
 def resolved(endpoints: Endpoints, beginning: str) -> AdaptationPlan:
     """The plan whose id begins so. Raises `NotFound` or `Rejected`."""
-    every = read_plans(endpoints, None, None).plans
+    every = read_list(endpoints, "plans", PlansOut).plans
     return every[only([each.plan_id for each in every], beginning, "plan")]
 
 

@@ -99,7 +99,7 @@ def test_episode_has_what_was_done_and_why() -> None:
     assert "outcome=failure" in episode.tags
 
 
-def test_episode_counts_calls_of_the_gateway_before_what_its_agent_reported() -> None:
+def test_episode_counts_calls_of_the_gateway_first() -> None:
     used = ("tokens", "cost_usd", "seconds", "calls", "models")
     agents, gateways = episode_of(known(), []), episode_of(known(calls=[CALL, {**CALL, "error": "timeout"}]), [])
     assert [agents.resources[name] for name in used] == [7, 0.25, 3.0, 1, ["gpt"]]

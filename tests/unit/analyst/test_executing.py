@@ -236,7 +236,7 @@ async def test_a_canary_that_helps_is_left_to_its_tests() -> None:
     assert (plan.state, plan.effect, len(programs.asked)) == ("executing", HELPED, 1)
 
 
-async def test_a_policy_whose_rollout_was_followed_by_another_is_judged_by_its_stage() -> None:
+async def test_a_policy_whose_rollout_was_followed_is_judged_by_its_stage() -> None:
     programs = Programs()
     carried = executing(programs, HELPED)
     plan = await to_rest(carried, approved_plan())

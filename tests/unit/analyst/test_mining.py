@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
-from ratchet.analyst.mining import associations, mine as mining
-from ratchet.analyst.mining.base import FIRST, FORMING, Episodes, Hypothesis
-from ratchet.analyst.mining.mine import mine
+from ratchet.analyst.mining.base import FIRST, FORMING, Episodes, Finding, Hypothesis
+from ratchet.analyst.mining.mine import FamilyTests, judged, mine
 from ratchet.analyst.mining.testing import Pools, p_values
 from ratchet.core.contract.learning import Trigger
 from tools.analyst.worlds import LUCK, cause_of, is_true, planted, world
@@ -69,47 +67,45 @@ def test_windows_without_episodes_report_nothing() -> None:
     assert mine(nothing, nothing, alpha=0.05, seed=1).findings == ()
 
 
-def forming(monkeypatch: pytest.MonkeyPatch, *claims: Hypothesis) -> None:
-    """Let detectors form these alone."""
-    monkeypatch.setattr(mining, "DETECTORS", (lambda *_: [*claims],))
-    monkeypatch.setattr(associations, "hypotheses", lambda *_: [])
-
-
-def test_an_incident_of_one_window_alone_is_not_borne_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_incident_of_one_window_alone_is_not_borne_out() -> None:
     """The quarter that tests the quiet window differs a little: p is .01 there, and both together pass the level."""
-    monkeypatch.setattr(mining, "p_values", lambda *_: np.array([0.01**2]))
     truth = world(4000, planted(0.3, 0.8)[1:2], seed=3)
-    forming(monkeypatch, Hypothesis("association", "term", "failure", (LATE,)))
-    assert not mine(truth.before, truth.now, alpha=0.05, seed=1).findings
-    monkeypatch.setattr(mining, "p_values", lambda *_: np.array([0.0009**2]))
-    assert mine(truth.before, truth.now, alpha=0.05, seed=1).findings
+    late = Hypothesis("association", "term", "failure", (LATE,))
+
+    def findings(p_value: float) -> tuple[Finding, ...]:
+        tested = FamilyTests(Pools.of(truth.before, truth.now), [late], np.array([p_value**2]), lambda _: 1.0)
+        return judged(truth.before, truth.now, tested, alpha=0.05).findings
+
+    assert not findings(0.01)
+    assert findings(0.0009)
 
 
-def test_claims_of_one_cause_count_as_one_discovery(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claims_of_one_cause_count_as_one_discovery() -> None:
     """Four names of one cause would let a fifth hypothesis pass, at a level that one discovery does not have."""
     truth = world(4000, planted(0.3, 0.8)[1:2], seed=3)
     names = [Hypothesis("association", "term", m, (LATE,)) for m in ("failure", "reward")]
     other = Hypothesis("association", "language", "failure", (Trigger(attribute="language", value="language 1"),))
-    forming(monkeypatch, *names, other)
-    monkeypatch.setattr(mining, "p_values", lambda *_: np.array([1e-12, 1e-12, 8e-7]))
-    monkeypatch.setattr(mining, "stability", lambda *_: 1.0)
-    findings = mine(truth.before, truth.now, alpha=1e-6, seed=1).findings
+    p_value = np.array([1e-12, 1e-12, 8e-7])
+    tested = FamilyTests(Pools.of(truth.before, truth.now), [*names, other], p_value, lambda _: 1.0)
+    findings = judged(truth.before, truth.now, tested, alpha=1e-6).findings
     assert [finding.hypothesis.triggers for finding in findings] == [(LATE,)]
 
 
-def test_intervals_are_adjusted_for_what_was_selected(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_intervals_are_adjusted_for_what_was_selected() -> None:
     truth = world(6000, planted(0.3, 0.8)[1:2], seed=3)
+    pools = Pools.of(truth.before, truth.now)
     late = Hypothesis("association", "term", "failure", (LATE,))
     others = [
         Hypothesis("association", "language", "failure", (Trigger(attribute="language", value=f"language {i}"),))
         for i in range(8)
     ]
-    forming(monkeypatch, late)
-    (alone,) = mine(truth.before, truth.now, alpha=LEVEL, seed=1).findings
-    forming(monkeypatch, late, *others)
-    (selected,) = mine(truth.before, truth.now, alpha=LEVEL, seed=1).findings
-    assert selected.effect == alone.effect
-    assert selected.low < alone.low < alone.high < selected.high
+    alone, selected = (
+        judged(truth.before, truth.now, FamilyTests.of(pools, family, LEVEL, 1), alpha=LEVEL).findings
+        for family in ([late], [late, *others])
+    )
+    assert selected[0].effect == alone[0].effect
+    assert selected[0].low < alone[0].low < alone[0].high < selected[0].high
+    assert len(alone) == len(selected) == 1
 
 
 def test_both_parts_of_a_claim_have_to_hold() -> None:
@@ -123,23 +119,23 @@ def test_both_parts_of_a_claim_have_to_hold() -> None:
     assert one > 1e-3
 
 
-def test_a_change_between_windows_is_borne_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_between_windows_is_borne_out() -> None:
     truth = world(4000, (), seed=4)
     rewards = truth.now.measures["reward"]
     rewards -= 0.6
     drop = Hypothesis("drift", "reward_fell", "reward", between_windows=True)
-    forming(monkeypatch, drop)
-    (finding,) = mine(truth.before, truth.now, alpha=LEVEL, seed=1).findings
+    tests = FamilyTests.of(Pools.of(truth.before, truth.now), [drop], LEVEL, 1)
+    (finding,) = judged(truth.before, truth.now, tests, alpha=LEVEL).findings
     assert finding.hypothesis.finding == "reward_fell"
     assert finding.low < -0.6 < finding.high
     assert finding.share == 1.0
 
 
-def test_a_tool_without_calls_is_borne_out_as_rare(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tool_without_calls_is_borne_out_as_rare() -> None:
     truth = world(4000, (), seed=5)
     unused = Hypothesis("behavior", "unused_tool", "calls", value=lambda e: np.zeros(len(e)), rare=0.03)
-    forming(monkeypatch, unused)
-    (finding,) = mine(truth.before, truth.now, alpha=LEVEL, seed=1).findings
+    tests = FamilyTests.of(Pools.of(truth.before, truth.now), [unused], LEVEL, 1)
+    (finding,) = judged(truth.before, truth.now, tests, alpha=LEVEL).findings
     assert (finding.effect, finding.low) == (0.0, 0.0)
     assert 0 < finding.high < 0.03
 

@@ -48,7 +48,9 @@ def test_episode_is_a_trajectory_and_its_feedback() -> None:
     assert (trajectory.trajectory_id, len(trajectory.turns), trajectory.task_context.domain) == (episode, 2, "refunds")
     assert trajectory.outcome == Outcome(status="partial", completion_percentage=50)
     assert (trajectory.metadata.total_tokens, trajectory.metadata.total_cost_usd) == (120, 0.25)
-    given = [(one.trajectory_id, one.kind, one.value) for one in opinions if isinstance(one, Feedback)]
+    given = [
+        (opinion.trajectory_id, opinion.kind, opinion.value) for opinion in opinions if isinstance(opinion, Feedback)
+    ]
     assert given == [
         (episode, "outcome_evaluation", 0.5),
         (episode, "error_analysis", "it did not look at the date"),
@@ -83,4 +85,4 @@ def test_an_episode_without_an_action_is_refused_at_once() -> None:
 def test_feedback_has_a_keyword_for_each_kind(keyword: str, kind: str, value: Any) -> None:
     put: list[Message] = []
     recording(put).feedback("0199f3a1-7c42-7d10-9b1e-2f6a4c8d0e11", **{keyword: value})
-    assert [(one.kind, one.value) for one in put if isinstance(one, Feedback)] == [(kind, value)]
+    assert [(opinion.kind, opinion.value) for opinion in put if isinstance(opinion, Feedback)] == [(kind, value)]

@@ -45,6 +45,23 @@ class Mined:
     """Hypotheses of the family."""
 
 
+@dataclass(frozen=True, slots=True)
+class FamilyTests:
+    """A family of hypotheses with what its tests say."""
+
+    pools: Pools
+    family: list[Hypothesis]
+    p_value: Floats
+    """Of both windows together (m,)."""
+    stability: Callable[[Hypothesis], float]
+
+    @classmethod
+    def of(cls, pools: Pools, family: list[Hypothesis], alpha: float, seed: int) -> FamilyTests:
+        """Test them."""
+        p_value = p_values(pools, family, alpha, seed)
+        return cls(pools, family, p_value, lambda hypothesis: stability(pools, hypothesis, seed))
+
+
 def mine(
     before: Episodes,
     now: Episodes,
@@ -60,11 +77,24 @@ def mine(
     family = [_computed_once(each) for each in _distinct([*detected, *associations.hypotheses(before, now)])]
     if not family or alpha <= 0:
         return Mined((), 0)
-    pools = Pools.of(before, now)
-    p_value = p_values(pools, family, alpha, seed)
+    tested = FamilyTests.of(Pools.of(before, now), family, alpha, seed)
+    return judged(before, now, tested, alpha=alpha, discoveries=discoveries, is_known=is_known)
+
+
+def judged(
+    before: Episodes,
+    now: Episodes,
+    tested: FamilyTests,
+    *,
+    alpha: float,
+    discoveries: int = 0,
+    is_known: Callable[[Hypothesis], bool] = lambda _: False,
+) -> Mined:
+    """What the tests of a family bear out; see `mine`."""
+    family, p_value, pools = tested.family, tested.p_value, tested.pools
     known = np.array([is_known(hypothesis) for hypothesis in family], dtype=np.bool_)
     accepted = np.flatnonzero(borne_out(p_value, alpha, discoveries, known) & (p_value <= EACH_WINDOW**2))
-    stable = [(family[i], float(p_value[i]), stability(pools, family[i], seed)) for i in accepted]
+    stable = [(family[i], float(p_value[i]), tested.stability(family[i])) for i in accepted]
     claims = [_Claim.of(pools, now, *passed) for passed in stable if passed[2] >= REPORTED]
     left: list[_Claim] | None = None
     while left is None or len(left) < len(claims):
