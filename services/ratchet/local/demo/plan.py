@@ -246,7 +246,7 @@ REAL = Plan(
 """`make demo ARGS=--real`: SmolLM2-135M-Instruct sorts a shop's mail."""
 
 REAL_FLOAT32 = replace(REAL, precision="fp32")
-"""The same on a processor without bfloat16."""
+"""The same on a processor that multiplies in bfloat16 no faster."""
 
 
 def what_comes(plan: Plan) -> str:
@@ -268,8 +268,8 @@ def notice(plan: Plan, *, on_vllm: bool) -> str:
             lines.append(f"Here vLLM serves, which took {took.minutes_on_vllm} minutes and 3.3 GB for itself.")
     if plan.precision != "bf16":
         lines.append(
-            "This processor does not multiply in bfloat16: in float32 parts of the run took two to three times as "
-            "long, in half as much memory again."
+            "This processor multiplies in bfloat16 no faster, so the run is in float32: parts of it took two to three "
+            "times as long, in half as much memory again."
         )
     return "\n".join(lines)
 

@@ -6,6 +6,8 @@ import asyncio
 import logging
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -17,6 +19,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 
 from ratchet.bus.tasks import end
+from ratchet.core.contract.policy_manifest import BFLOAT16
 from ratchet.core.errors import RatchetError
 from ratchet.local.demo.claims import Claim, Findings, claims, read_findings
 from ratchet.local.demo.connections import Connections, connect
@@ -124,8 +127,14 @@ def _plan(options: Options) -> Plan:
     if options.prompts:
         return PROMPTS
     if options.real:
-        return REAL if multiplies_bfloat16() else REAL_FLOAT32
+        return REAL if _fastest_format() == BFLOAT16 else REAL_FLOAT32
     return FULL if options.full else DEMO
+
+
+def _fastest_format() -> str:
+    """Measured in a process of its own: torch would stay in this one's memory."""
+    command = [sys.executable, "-m", "ratchet.local.number_format"]
+    return subprocess.run(command, capture_output=True, check=True, text=True).stdout.strip()  # noqa: S603 - our own
 
 
 async def _watch(options: Options, console: Console) -> Ending:
@@ -249,17 +258,3 @@ def _empty(directory: Path) -> None:
                 shutil.rmtree(path, ignore_errors=True)
             elif path.name != LOCK_FILE:
                 path.unlink()
-
-
-_MULTIPLIES = {"avx512_bf16", "amx_bf16", "bf16"}
-"""Flags of x86 and of ARM. Without one, bfloat16 is computed by way of float32, and is slower than it."""
-
-
-def multiplies_bfloat16(cpu_info: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether the first processor says so; not where there is no such file."""
-    with suppress(OSError):
-        for line in cpu_info.read_text().splitlines():
-            name, _, flags = line.partition(":")
-            if name.strip().lower() in {"flags", "features"}:
-                return not _MULTIPLIES.isdisjoint(flags.split())
-    return False
