@@ -44,7 +44,15 @@ WORDS = {
         "Most tokens that go through the model at once, padding included, if memory allows; a longer row goes alone. "
         "Changes memory and speed, not what is learnt.",
     ),
-    "warmup_steps": ("a tenth of all steps, at most 20; policy gradients 8", "Steps until the full learning rate."),
+    "warmup_steps": (
+        "a tenth of all steps, at most 20; policy gradients at most 8",
+        "Steps until the full learning rate; a job of fewer than 10 steps has it from the first one.",
+    ),
+    "lr_scheduler": (
+        "cosine; policy gradients linear",
+        "How the learning rate falls behind the ramp, to a tenth: `linear`, `cosine`; `constant` stays.",
+    ),
+    "weight_decay": ("0.01; policy gradients 0", "Of AdamW, for matrices; biases and norms do not decay."),
     "max_grad_norm": ("1", "Longer gradients are shortened to this."),
     "advantage_floor": ("none", "Least advantage of a success, so that solved tasks keep their skill."),
     "negative_advantage_scale": ("1", "Factor of advantages below 0."),

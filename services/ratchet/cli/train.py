@@ -46,7 +46,7 @@ LEFT = (CHECKPOINTS, DOCUMENTS, "result", "temporary", "dataset.parquet", "job.j
 """What a training needs while it runs."""
 WRITTEN = (MODEL, TOKENIZER, RESULT_FILE, *OWN_DOCUMENTS, METRICS_FILE, *LEFT)
 """What it writes or removes in its output directory."""
-Scheduler = Literal["cosine", "linear", "constant", "constant_with_warmup"]
+Scheduler = Literal["cosine", "linear", "constant"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def common_options(
     max_steps: Annotated[int | None, typer.Option(min=1, help="Train steps, instead of epochs.")] = None,
     gradient_accumulation: Annotated[int, typer.Option(min=1, help="Batches of a train step.")] = 1,
     lora: Annotated[bool, typer.Option("--lora", help="Train an adapter, not all weights.")] = False,
-    lr_scheduler: Annotated[Scheduler, typer.Option(help="How the learning rate falls.")] = "cosine",
+    lr_scheduler: Annotated[Scheduler, typer.Option(help="Its fall, to a tenth.")] = "cosine",
     warmup_ratio: Annotated[float, typer.Option(min=0, max=1, help="Share of steps in which it rises.")] = 0.03,
     weight_decay: Annotated[float, typer.Option(min=0, max=1, help="Of the optimizer.")] = 0.01,
     max_length: Annotated[int, typer.Option(min=2, help="Tokens of the longest row.")] = 1024,
@@ -95,11 +95,11 @@ def common_options(
         full_finetune=not lora,
         max_length=max_length,
         seed=seed,
+        lr_scheduler=lr_scheduler,
+        weight_decay=weight_decay,
     )
     loop = LoopOptions(
-        lr_scheduler=lr_scheduler,
         warmup_ratio=warmup_ratio,
-        weight_decay=weight_decay,
         eval_steps=eval_steps,
         keep_end=not keep_start,
     )

@@ -18,13 +18,14 @@ from ratchet.core.contract.training import EvaluationResults, HealthLimits, Hype
 from ratchet.core.errors import InvalidMessage
 from ratchet.core.rules.algorithms import ALGORITHMS, GRADIENT_RATES, PREFERENCE_RATES, REWARD_RATES, SFT_RATES
 from ratchet.core.rules.figures import FIGURES
+from ratchet.core.rules.training_options import COSINE
 from ratchet.core.service.contracts import load_contracts
 from ratchet.trainer_worker.job import METRICS_FILE
 from ratchet.trainer_worker.training.algorithms import dpo, kto, load_train, ppo
 from ratchet.trainer_worker.training.child_run import ChildRun
 from ratchet.trainer_worker.training.learner.losses import Objective
-from ratchet.trainer_worker.training.learner.update import UpdateOptions
-from ratchet.trainer_worker.training.loop import EPOCHS, WARMUP_STEPS
+from ratchet.trainer_worker.training.learner.update import RAMP_STEPS, UpdateOptions
+from ratchet.trainer_worker.training.loop import EPOCHS, WARMUP_STEPS, WEIGHT_DECAY
 from ratchet.trainer_worker.training.policy import load_policy
 from tests.support.snapshot_rows import call, label_row, pair_row, trajectory_row
 from tests.support.tiny_models import chat_texts, write_tiny_model
@@ -45,6 +46,8 @@ ASKED: dict[str, Any] = {
     "max_length": 90,
     "pass_tokens": 40,
     "warmup_steps": 4,
+    "lr_scheduler": "constant",
+    "weight_decay": 0.125,
     "max_grad_norm": 0.375,
     "clip_epsilon": 0.15,
     "clip_epsilon_high": 0.35,
@@ -119,10 +122,10 @@ def test_each_value_that_is_asked_for_is_the_one_that_trains(
     expected = adapter | {"lora": msgspec.structs.asdict(lora), "full_finetune": False}
     assert {name: reported[name] for name in expected} == expected
     # What no request names shapes a training as well.
-    decay = 0.0 if ALGORITHMS[algorithm].needs_token_ids else 0.01
-    unnamed = {"adam_betas": [0.9, 0.98], "weight_decay": decay, "min_lr_rate": 0.1}
+    # One train step under a ramp of four has a quarter of the rate.
+    unnamed = {"adam_betas": [0.9, 0.98], "min_lr_rate": 0.1, "mean_learning_rate": 3e-4 / 4}
     assert {name: reported[name] for name in unnamed} == unnamed
-    assert {"lr_scheduler", "health"} <= reported.keys()
+    assert "health" in reported
     without_limit = {"full_finetune": True, "batch_size": 8, "epochs": 1}
     assert effective(algorithm, base, data, tmp_path / "full", **without_limit)["full_finetune"] is True
 
@@ -244,7 +247,9 @@ def default_of(name: str) -> str:
         ("importance_cap", f"{LOSS.importance_cap:g}"),
         ("rejection_window", str(list(LOSS.rejection_window or ()))),
         ("loss_normalization", GRADIENT.normalization),
-        ("warmup_steps", f"a tenth of all steps, at most {WARMUP_STEPS}; policy gradients {GRADIENT.ramp_steps}"),
+        ("warmup_steps", f"a tenth of all steps, at most {WARMUP_STEPS}; policy gradients at most {RAMP_STEPS}"),
+        ("lr_scheduler", f"{COSINE}; policy gradients {GRADIENT.scheduler}"),
+        ("weight_decay", f"{WEIGHT_DECAY:g}; policy gradients {GRADIENT.weight_decay:g}"),
         ("lora", f"r {LORA.r}, alpha {LORA.alpha:g}, dropout {LORA.dropout:g}, {LORA.target_modules}"),
     ],
 )

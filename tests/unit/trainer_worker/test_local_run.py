@@ -76,7 +76,7 @@ def steps(request: LocalTraining) -> list[dict[str, Any]]:
 
 
 def test_a_hundred_steps_teach_what_held_out_pairs_prefer(training: Training) -> None:
-    request = training(LoopOptions(lr_scheduler="cosine", warmup_ratio=0.1, eval_steps=50))
+    request = training(LoopOptions(warmup_ratio=0.1, eval_steps=50))
     finished = run(request)
     assert finished.metrics["pairs"] == 40
     assert finished.metrics["held_out_pairs"] == 8
@@ -86,8 +86,8 @@ def test_a_hundred_steps_teach_what_held_out_pairs_prefer(training: Training) ->
     logged = steps(request)
     assert [one["step"] for one in logged if "holdout_win_rate" in one] == [50, 100]
     rates = [one["learning_rate"] for one in logged]
-    assert max(rates) == rates[10] == 3e-3
-    assert rates[-1] < 1e-5
+    assert max(rates) == rates[9] == 3e-3
+    assert rates[-1] == pytest.approx(3e-4, rel=0.01)
 
 
 @pytest.mark.parametrize(("rate", "whole"), [(1e38, True), (1e30, False)], ids=["weights", "log-probabilities"])
@@ -104,7 +104,7 @@ def test_a_last_train_step_that_leaves_no_numbers_leaves_no_policy(
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_hundred_steps_make_a_reward_model_that_ranks_held_out_answers(training: Training, seed: int) -> None:
-    loop = LoopOptions(lr_scheduler="cosine", warmup_ratio=0.03, eval_steps=50)
+    loop = LoopOptions(warmup_ratio=0.03, eval_steps=50)
     request = training(loop, "reward_model", learning_rate=5e-4, seed=seed)
     finished = run(request)
     assert finished.evaluation is not None

@@ -9,11 +9,8 @@ from ratchet.core.contract.training import TrainingConfig
 class LoopOptions(Value, frozen=True, kw_only=True, omit_defaults=True):
     """What a training on this machine may set beside the hyperparameters of a job; absent: as in a job."""
 
-    lr_scheduler: str | None = None
-    """A name of transformers' schedulers."""
     warmup_ratio: float | None = None
     """Share of the train steps in which the learning rate rises."""
-    weight_decay: float | None = None
     eval_steps: int | None = None
     """Train steps between evaluations on what is held out; None: five in all."""
     keep_end: bool = False

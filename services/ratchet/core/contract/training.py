@@ -144,6 +144,10 @@ class Hyperparameters(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Most tokens that go through the model at once, padding included; a longer row goes alone."""
     warmup_steps: Count | None = None
     """Updates until the learning rate is reached."""
+    lr_scheduler: Annotated[str, listed("linear", "constant", "cosine")] | None = None
+    """How the learning rate goes on from there: down to a tenth (`linear`, `cosine`), or `constant`."""
+    weight_decay: Share | None = None
+    """Of the optimizer, for matrices."""
     max_grad_norm: Positive | None = None
     """Clip of the gradient's norm."""
     advantage_floor: Amount | None = None

@@ -27,6 +27,8 @@ COMMON = frozenset(
         "max_length",
         "pass_tokens",
         "warmup_steps",
+        "lr_scheduler",
+        "weight_decay",
         "max_grad_norm",
     }
 )

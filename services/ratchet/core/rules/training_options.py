@@ -24,6 +24,7 @@ BOTH, IMPORTANCE, REJECTION, NONE = CORRECTIONS = ("both", "importance", "reject
 TOKEN, SEQUENCE = RATIOS = ("token", "sequence")
 SURROGATES = ("ppo", "cispo")
 SCALES = ("group", "none")
+LINEAR, CONSTANT, COSINE = SCHEDULERS = ("linear", "constant", "cosine")
 
 _POSITIVE = (
     "learning_rate",
@@ -54,11 +55,12 @@ _CHOICES: Mapping[str, Sequence[str]] = {
     "ratio": RATIOS,
     "surrogate": SURROGATES,
     "scale_rewards": SCALES,
+    "lr_scheduler": SCHEDULERS,
 }
 _RANGES: Mapping[str, tuple[Callable[[float], bool], str]] = {
     **dict.fromkeys(_POSITIVE, (lambda value: value > 0, "be above 0")),
     **dict.fromkeys(_NOT_NEGATIVE, (lambda value: value >= 0, "not be negative")),
-    **dict.fromkeys(("gamma", "gae_lambda"), (lambda value: 0 <= value <= 1, "lie in 0..1")),
+    **dict.fromkeys(("gamma", "gae_lambda", "weight_decay"), (lambda value: 0 <= value <= 1, "lie in 0..1")),
 }
 """Hyperparameter -> whether a value lies in its range, and the range in words."""
 _MOST: Mapping[str, int] = {

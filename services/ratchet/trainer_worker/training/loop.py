@@ -11,26 +11,27 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
-from transformers import get_scheduler
 
 from ratchet.bus.message import JsonObject
 from ratchet.core.contract.training import HealthStop
 from ratchet.core.rules.algorithms import LearningRates
+from ratchet.core.rules.training_options import COSINE
 from ratchet.trainer_worker.errors import Diverged, StopRequested, Unhealthy
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Run, TrainStep
 from ratchet.trainer_worker.training.learner.health import asked_limits, described
 from ratchet.trainer_worker.training.learner.last_healthy import LastHealthy, read_state, write_state
+from ratchet.trainer_worker.training.learner.optimizer import ADAM_BETAS, MIN_RATE, Schedule, optimizer_of, set_rate
 from ratchet.trainer_worker.training.learner.ranking import auc
 from ratchet.trainer_worker.training.learner.watch import LoopLimits, Watch
 from ratchet.trainer_worker.training.policy import TrainedPolicy
 from ratchet.trainer_worker.training.ranks import ALONE, Ranks
 
-WEIGHT_DECAY, ADAM_BETAS = 0.01, (0.9, 0.98)
+WEIGHT_DECAY = 0.01
 MAX_GRAD_NORM = 1.0
 EPOCHS = 3
 WARMUP_STEPS = 20
@@ -38,9 +39,6 @@ EVALUATIONS = 5
 """How often a training is judged by what is held out, where it does not say after how many train steps."""
 HEALTH = "health.json"
 """In a checkpoint."""
-SCHEDULER = "cosine_with_min_lr"
-MIN_RATE = 0.1
-"""What the learning rate falls to, as a fraction of where it began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,28 +165,13 @@ class _Loop:
         self._epochs, self._max_steps = hyper.epochs or EPOCHS, hyper.max_steps
         self._steps_per_epoch = math.ceil(math.ceil(lesson.examples / self._size) / self._accumulation)
         self.total = self._max_steps or self._epochs * self._steps_per_epoch
-        warmup = min(WARMUP_STEPS, self.total // 10) if hyper.warmup_steps is None else hyper.warmup_steps
-        self._warmup = warmup if options.warmup_ratio is None else math.ceil(options.warmup_ratio * self.total)
+        ratio = options.warmup_ratio
+        warmup = hyper.warmup_steps if ratio is None else math.ceil(ratio * self.total)
+        self._schedule = Schedule.of(hyper.lr_scheduler or COSINE, warmup, self.total, WARMUP_STEPS)
         self._rate = lesson.rates.rate_of(hyper)
-        self._decay = WEIGHT_DECAY if options.weight_decay is None else options.weight_decay
+        self._decay = WEIGHT_DECAY if hyper.weight_decay is None else hyper.weight_decay
         self._clip = MAX_GRAD_NORM if hyper.max_grad_norm is None else hyper.max_grad_norm
-        self._schedule = options.lr_scheduler
-        matrices = [parameter for parameter in learns.values() if parameter.dim() > 1]
-        vectors = [parameter for parameter in learns.values() if parameter.dim() <= 1]
-        self._optimizer = torch.optim.AdamW(
-            # Biases and scales of norms do not decay.
-            [{"params": matrices, "weight_decay": self._decay}, {"params": vectors, "weight_decay": 0.0}],
-            lr=self._rate,
-            betas=ADAM_BETAS,
-            fused=True,
-        )
-        self._scheduler: Any = get_scheduler(
-            self._schedule or SCHEDULER,
-            self._optimizer,
-            self._warmup,
-            self.total,
-            scheduler_specific_kwargs=None if self._schedule else {"min_lr_rate": MIN_RATE},
-        )
+        self._optimizer = optimizer_of(learns.values(), self._rate, self._decay)
         self._eval_steps = options.eval_steps or math.ceil(self.total / EVALUATIONS)
         self._watch = Watch(asked_limits(LoopLimits, spec.config.health), hyper.max_grad_norm or MAX_GRAD_NORM)
         self.done = 0
@@ -220,7 +203,6 @@ class _Loop:
         """Go on where a checkpoint was written."""
         state = read_state(directory, self._learns)
         self._optimizer.load_state_dict(state["optimizer"])
-        self._scheduler.load_state_dict(state["scheduler"])
         self.done = state["done"]
         self._watch.decode((directory / HEALTH).read_bytes())
         self._healthy.load(directory)
@@ -233,12 +215,13 @@ class _Loop:
             "gradient_accumulation": self._accumulation,
             "epochs": self._epochs,
             "max_steps": self._max_steps,
-            "warmup_steps": self._warmup,
+            "warmup_steps": self._schedule.warmup_steps,
+            "mean_learning_rate": self._rate * self._schedule.mean_share,
             "max_grad_norm": self._clip,
             "seed": self._seed,
             "weight_decay": self._decay,
-            "lr_scheduler": self._schedule or SCHEDULER,
-            "min_lr_rate": None if self._schedule else MIN_RATE,
+            "lr_scheduler": self._schedule.scheduler,
+            "min_lr_rate": MIN_RATE,
             "adam_betas": [*ADAM_BETAS],
             "health": asdict(self._watch.limits) if self._watch.limits else None,
             "bf16": self._policy.bf16,
@@ -247,8 +230,7 @@ class _Loop:
 
     def _write(self, directory: Path) -> None:
         """Write all that a resumed training needs to go on bit for bit, and to judge as this one."""
-        optimizer, scheduler = self._optimizer.state_dict(), self._scheduler.state_dict()
-        write_state(directory, self._learns, done=self.done, optimizer=optimizer, scheduler=scheduler)
+        write_state(directory, self._learns, done=self.done, optimizer=self._optimizer.state_dict())
         (directory / HEALTH).write_bytes(self._watch.encode())
         self._healthy.save(directory)
         if self._lesson.keep is not None:
@@ -298,9 +280,9 @@ class _Loop:
             metrics["auc"] = auc(*ranked)
         if "rewards_chosen" in metrics and "rewards_rejected" in metrics:
             metrics["margin"] = metrics["rewards_chosen"] - metrics["rewards_rejected"]
-        rate = self._scheduler.get_last_lr()[0]
+        rate = self._rate * self._schedule.share(number)
+        set_rate(self._optimizer, rate)
         self._optimizer.step()
-        self._scheduler.step()
         self._optimizer.zero_grad(set_to_none=True)
         self.done = number
         tokens = float(sum(map(objective.tokens, chosen)))

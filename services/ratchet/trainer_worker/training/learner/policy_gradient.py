@@ -27,6 +27,7 @@ from ratchet.trainer_worker.training.learner.last_healthy import LastHealthy
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
 from ratchet.trainer_worker.training.learner.losses import CISPO, Objective
 from ratchet.trainer_worker.training.learner.masks import UNMASKABLE, Masks
+from ratchet.trainer_worker.training.learner.optimizer import ADAM_BETAS, MIN_RATE
 from ratchet.trainer_worker.training.learner.rows import PolicyData, policy_data
 from ratchet.trainer_worker.training.learner.start import (
     FixedRows,
@@ -35,14 +36,7 @@ from ratchet.trainer_worker.training.learner.start import (
     load_fixed,
     score_start,
 )
-from ratchet.trainer_worker.training.learner.update import (
-    ADAM_BETAS,
-    MIN_RATE,
-    WEIGHT_DECAY,
-    Measured,
-    Update,
-    UpdateOptions,
-)
+from ratchet.trainer_worker.training.learner.update import Measured, Update, UpdateOptions
 from ratchet.trainer_worker.training.policy import TrainedPolicy
 
 SEQUENCE_CLIP = (3e-4, 4e-4)
@@ -194,7 +188,9 @@ def update_options(learning: Learning) -> UpdateOptions:
         max_steps=hyper.max_steps,
         accumulation=hyper.gradient_accumulation or plain.accumulation,
         max_grad_norm=hyper.max_grad_norm or plain.max_grad_norm,
-        ramp_steps=plain.ramp_steps if hyper.warmup_steps is None else hyper.warmup_steps,
+        ramp_steps=hyper.warmup_steps,
+        scheduler=hyper.lr_scheduler or plain.scheduler,
+        weight_decay=plain.weight_decay if hyper.weight_decay is None else hyper.weight_decay,
         seed=hyper.seed or 0,
         normalization=hyper.loss_normalization or plain.normalization,
         constant_tokens=hyper.max_length or longest,
@@ -202,8 +198,9 @@ def update_options(learning: Learning) -> UpdateOptions:
     )
 
 
-def effective(learning: Learning, options: UpdateOptions) -> JsonObject:
+def effective(learning: Learning, update: Update) -> JsonObject:
     """The hyperparameters that all policy-gradient algorithms share, read from what trains."""
+    options, schedule = update.options, update.schedule
     objective, limits = options.objective, asked_limits(Limits, learning.spec.config.health)
     return {
         **learning.policy.effective(),
@@ -212,7 +209,8 @@ def effective(learning: Learning, options: UpdateOptions) -> JsonObject:
         "gradient_accumulation": options.accumulation,
         "epochs": options.epochs,
         "max_steps": options.max_steps,
-        "warmup_steps": options.ramp_steps,
+        "warmup_steps": schedule.warmup_steps,
+        "mean_learning_rate": options.learning_rate * schedule.mean_share,
         "max_grad_norm": options.max_grad_norm,
         "max_length": learning.hyper.max_length,
         "pass_tokens": learning.scorer.pass_tokens,
@@ -228,8 +226,8 @@ def effective(learning: Learning, options: UpdateOptions) -> JsonObject:
         "kl_beta": objective.kl_beta,
         "entropy_coefficient": options.entropy_coefficient,
         "adam_betas": list(ADAM_BETAS),
-        "weight_decay": WEIGHT_DECAY,
-        "lr_scheduler": "linear",
+        "weight_decay": options.weight_decay,
+        "lr_scheduler": schedule.scheduler,
         "min_lr_rate": MIN_RATE,
         "health": asdict(limits) if limits else None,
         "bf16": learning.policy.bf16,
@@ -271,7 +269,7 @@ def drive(learning: Learning, update: Update, own: JsonObject) -> Outcome:
         health_stop=stop,
         final_reward=constant["reward_mean"],
         probe_prompt=data.prompt,
-        effective=effective(learning, update.options) | own,
+        effective=effective(learning, update) | own,
     )
 
 

@@ -14,17 +14,18 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ratchet.core.rules.training_options import LINEAR
 from ratchet.trainer_worker.errors import Diverged
 from ratchet.trainer_worker.training.learner.health import Vitals
 from ratchet.trainer_worker.training.learner.last_healthy import read_state, write_state
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
 from ratchet.trainer_worker.training.learner.losses import Loss, Objective, Tokens, policy_loss, row_weights
+from ratchet.trainer_worker.training.learner.optimizer import Schedule, optimizer_of, set_rate
 from ratchet.trainer_worker.training.learner.rows import Row
 from ratchet.trainer_worker.training.learner.start import FixedRows, behavior_logprobs, effective_sample_size
 
-ADAM_BETAS, WEIGHT_DECAY = (0.9, 0.98), 0.0
-MIN_RATE = 0.1
-"""Share of the learning rate that is left at the last train step."""
+RAMP_STEPS = 8
+"""Most train steps until the full learning rate, where a job names none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,10 @@ class UpdateOptions:
     accumulation: int = 1
     """Micro-batches per train step."""
     max_grad_norm: float = 1.0
-    ramp_steps: int = 8
-    """Train steps until the full learning rate: Adam starts fresh in every job."""
+    ramp_steps: int | None = None
+    """Train steps until the full learning rate; None: a tenth of them, at most `RAMP_STEPS`."""
+    scheduler: str = LINEAR
+    weight_decay: float = 0.0
     seed: int = 0
     normalization: str = "trajectory"
     constant_tokens: int = 1
@@ -70,14 +73,13 @@ class Update:
         self.fixed = fixed
         self.options = options
         self._policy = [p for p in scorer.model.parameters() if p.requires_grad]
-        self._optimizer = torch.optim.AdamW(
-            self._policy, lr=options.learning_rate, betas=ADAM_BETAS, weight_decay=WEIGHT_DECAY, fused=True
-        )
+        self._optimizer = optimizer_of(self._policy, options.learning_rate, options.weight_decay)
         self._members: dict[str, list[int]] = {}
         for index, row in enumerate(fixed.rows):
             self._members.setdefault(row.trajectory_id, []).append(index)
         self.steps_per_epoch = math.ceil(len(self._members) / options.batch_size)
         self.total = min(options.max_steps or 10**9, options.epochs * self.steps_per_epoch)
+        self.schedule = Schedule.of(options.scheduler, options.ramp_steps, self.total, RAMP_STEPS)
         self.done = 0
 
     def epoch_of(self, number: int) -> int:
@@ -94,9 +96,8 @@ class Update:
         self._scorer.ranks.add_gradients(self._policy)
         norm = float(nn.utils.clip_grad_norm_(self._policy, self.options.max_grad_norm))
         _check_finite(measured.metrics | {"grad_norm": norm}, f"at train step {number}")
-        rate = self.options.learning_rate * self._rate_factor(number)
         return Measured(
-            measured.metrics | {"grad_norm": norm, "learning_rate": rate},
+            measured.metrics | {"grad_norm": norm, "learning_rate": self._rate(number)},
             replace(measured.vitals, grad_norm=norm),
             measured.shifts,
         )
@@ -113,15 +114,13 @@ class Update:
     def apply(self) -> None:
         """Take the optimiser's step with the gradients that were measured."""
         number = self.done + 1
-        for group in self._optimizer.param_groups:
-            group["lr"] = self.options.learning_rate * self._rate_factor(number)
+        set_rate(self._optimizer, self._rate(number))
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         self.done = number
 
-    def _rate_factor(self, number: int) -> float:
-        """Ramp over the first steps, then a linear fall to `MIN_RATE`."""
-        return min(1.0, number / max(1, self.options.ramp_steps)) * (1 - (1 - MIN_RATE) * (number - 1) / self.total)
+    def _rate(self, number: int) -> float:
+        return self.options.learning_rate * self.schedule.share(number)
 
     def save(self, directory: Path) -> None:
         """Write weights, optimiser, random state and everything fixed at the start."""
