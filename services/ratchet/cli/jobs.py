@@ -204,7 +204,10 @@ def facts_of(job: JobOut) -> dict[str, object]:
 
 def figures_of(job: JobOut) -> dict[str, float]:
     """What was measured at a job's last train step and on what was held out, and what all its attempts used."""
-    scores = (job.evaluation_results.benchmark_scores if job.evaluation_results else None) or {}
+    held = job.evaluation_results
+    scores: dict[str, float] = dict((held.benchmark_scores if held else None) or {})
+    if held is not None and held.improvement_over_baseline is not None:
+        scores["improvement_over_baseline"] = held.improvement_over_baseline
     measured: dict[str, float] = {} if job.metrics is None else msgspec.to_builtins(job.metrics)
     used: dict[str, float | None] = {} if job.resource_usage is None else msgspec.to_builtins(job.resource_usage)
     return measured | scores | {name: value for name, value in used.items() if value is not None}

@@ -66,7 +66,7 @@ class JobSpec(Value, frozen=True, kw_only=True, omit_defaults=True):
     rendezvous: str | None = None
     """Where they find each other, as `torch.distributed` names it. None: all are on this machine, and find a file."""
     holdout: float = 0.0
-    """Fraction of the preference pairs that are held out to judge the result on."""
+    """Fraction of the data that is held out to judge the result on."""
     search: SearchSpec | None = None
     """Of an algorithm that writes bundles."""
     planner: str | None = None

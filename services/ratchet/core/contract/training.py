@@ -287,7 +287,7 @@ class Evaluation(Value, frozen=True, kw_only=True, omit_defaults=True):
     enabled: bool | None = None
     """Whether to evaluate at all."""
     holdout_size: Share | None = None
-    """Fraction of the dataset that is held out."""
+    """Fraction of the dataset that is held out: pairs, thumbs, or the tries of whole tasks."""
     eval_steps: Ordinal | None = None
     """Train steps between two evaluations on what is held out; five in all without it."""
     metrics: list[Annotated[str, listed("reward", "task_completion", "efficiency", "loss", "kl_divergence")]] | None = (

@@ -140,6 +140,7 @@ def _policy_gradient(name: str, hyperparameters: frozenset[str]) -> Algorithm:
         needs_token_ids=True,
         default_batch_size=32,
         default_learning_rates=GRADIENT_RATES,
+        holds_out=True,
         health_limits=frozenset(
             {"min_ess", "max_kl", "max_entropy_rise", "min_entropy_share", "max_gradient_growth", "independent_metric"}
         ),
@@ -167,7 +168,8 @@ BUILT_IN = (
         needs_token_ids=False,
         default_batch_size=16,
         default_learning_rates=SFT_RATES,
-        health_limits=OF_LOSSES | {"max_entropy_rise"},
+        holds_out=True,
+        health_limits=OF_LOSSES | {"max_entropy_rise", "max_holdout_rise"},
         compares_losses=True,
     ),
     _policy_gradient("rloo", GROUPED),

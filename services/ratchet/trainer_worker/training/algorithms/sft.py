@@ -6,12 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ratchet.core.chat_templates.conversations import conversations_of
+from ratchet.core.chat_templates.conversations import Conversation, conversations_of
 from ratchet.core.contract.snapshot import TrajectoryRow
 from ratchet.core.rules.algorithms import SFT_RATES
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
 from ratchet.trainer_worker.training.chats import chat_rows
+from ratchet.trainer_worker.training.learner.advantages import Scored
+from ratchet.trainer_worker.training.learner.holdout import HeldOut, hold_out, likelihood_gained
 from ratchet.trainer_worker.training.learner.logprobs import Scorer, check_head
 from ratchet.trainer_worker.training.learner.rows import Row
 from ratchet.trainer_worker.training.loop import Lesson, Loss, Mean, run_loop
@@ -20,12 +22,33 @@ from ratchet.trainer_worker.training.policy import TrainedPolicy
 
 def train(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[TrajectoryRow], run: Run) -> Outcome:
     chats = chat_rows(spec, policy)
-    rows = chats.rows(part for row in trajectories for part in conversations_of(row))
-    samples = len({row.trajectory_id for row in rows})
+    scored: dict[str, Scored] = {}
+
+    def conversations() -> Iterator[Conversation]:
+        for row in trajectories:
+            scored[row.trajectory_id] = Scored(row.trajectory_id, row.task_key, row.reward)
+            yield from conversations_of(row)
+
+    rows = chats.rows(conversations())
     asked = spec.config.hyperparameters.pass_tokens
     scorer = Scorer(policy.model, bf16=policy.bf16, pass_tokens=asked, ranks=policy.ranks)
     check_head(scorer, rows)
-    training = Lesson(Likelihood(scorer, rows), len(rows), samples, SFT_RATES, scorer.pass_tokens, ranks=scorer.ranks)
+    held: HeldOut | None = None
+    if spec.holdout:
+        apart = hold_out(spec, {row.trajectory_id: scored[row.trajectory_id].task_key for row in rows})
+        held_rows = [row for row in rows if row.trajectory_id in apart]
+        held = HeldOut.begin(spec, scorer, held_rows, scored.values(), likelihood_gained, run.stop_requested)
+        rows = [row for row in rows if row.trajectory_id not in apart]
+    samples = len({row.trajectory_id for row in rows})
+    training = Lesson(
+        Likelihood(scorer, rows),
+        len(rows),
+        samples,
+        SFT_RATES,
+        scorer.pass_tokens,
+        ranks=scorer.ranks,
+        evaluate=held.scores if held else None,
+    )
     run.explained(chats.counts.findings())
     trained = run_loop(spec, policy, run, training)
     counts: dict[str, Any] = {"rows": len(rows), "trained_tokens": sum(row.trained for row in rows)}
@@ -34,6 +57,7 @@ def train(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[Trajector
         metrics=counts | chats.counts.metrics() | trained.metrics,
         probe_prompt=min((row.prompt for row in rows), key=len),
         effective=trained.effective | {"max_length": chats.max_length},
+        evaluation=held.results(run.stop_requested) if held else None,
         health_stop=trained.health_stop,
     )
 

@@ -23,6 +23,7 @@ from ratchet.trainer_worker.training.algorithms.base import Outcome, Run, TrainS
 from ratchet.trainer_worker.training.learner.advantages import Estimator, Shaping, trajectory_advantages
 from ratchet.trainer_worker.training.learner.critic import Features
 from ratchet.trainer_worker.training.learner.health import Drift, Health, Limits, asked_limits, described
+from ratchet.trainer_worker.training.learner.holdout import HeldOut, hold_out, reward_gained
 from ratchet.trainer_worker.training.learner.last_healthy import LastHealthy
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
 from ratchet.trainer_worker.training.learner.losses import CISPO, Objective
@@ -60,6 +61,8 @@ class Learning:
     run: Run
     data: PolicyData
     scorer: Scorer
+    held: HeldOut | None = None
+    """What is held out; `data` is without it."""
 
     @property
     def hyper(self) -> Hyperparameters:
@@ -81,7 +84,16 @@ def begin(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[Trajector
             allowed_of=masks.allowed,
             vocabulary=scorer.vocabulary,
         )
-    return Learning(spec, policy, run, data, scorer)
+    if not spec.holdout:
+        return Learning(spec, policy, run, data, scorer)
+    learnt = {row.trajectory_id for row in data.rows}
+    apart = hold_out(spec, {one.trajectory_id: one.task_key for one in data.scored if one.trajectory_id in learnt})
+    tasks = {tried.task_key for tried in data.scored if tried.trajectory_id in apart}
+    held_rows = [row for row in data.rows if row.trajectory_id in apart]
+    held = HeldOut.begin(spec, scorer, held_rows, data.scored, reward_gained, run.stop_requested)
+    rows = [row for row in data.rows if row.trajectory_id not in apart]
+    scored = [tried for tried in data.scored if tried.task_key not in tasks]
+    return Learning(spec, policy, run, replace(data, rows=rows, scored=scored), scorer, held)
 
 
 def train_groups(learning: Learning, estimator: Estimator, own: JsonObject | None = None) -> Outcome:
@@ -258,7 +270,8 @@ def drive(learning: Learning, update: Update, own: JsonObject) -> Outcome:
             if (metrics := steps.take()) is None:
                 break
             last, number = metrics | constant, update.done
-            run.stepped(TrainStep(number, update.total, update.epoch_of(number), update.epoch_of(update.total), last))
+            shown = {**last, **(learning.held.scores_at(number, update.total) if learning.held else {})}
+            run.stepped(TrainStep(number, update.total, update.epoch_of(number), update.epoch_of(update.total), shown))
             if run.checkpoint_due(number):
                 run.save(number, steps.save)
         stop = steps.end()
@@ -270,6 +283,7 @@ def drive(learning: Learning, update: Update, own: JsonObject) -> Outcome:
         final_reward=constant["reward_mean"],
         probe_prompt=data.prompt,
         effective=effective(learning, update) | own,
+        evaluation=learning.held.results(run.stop_requested) if learning.held else None,
     )
 
 

@@ -228,10 +228,16 @@ function Made({ job }: { job: Job }) {
         ["Curves", made?.training_curves == null ? null : <Uri uri={made.training_curves} />],
         ["TensorBoard logs", made?.tensorboard_logs == null ? null : <Uri uri={made.tensorboard_logs} />],
         ["Held-out reward", held?.holdout_reward == null ? null : measure(held.holdout_reward)],
+        ["Improvement over the start", held?.improvement_over_baseline == null ? null : improvement(held.improvement_over_baseline, held.benchmark_scores)],
         ...Object.entries(held?.benchmark_scores ?? {}).map(([name, value]) => [words(name), measure(value)] as const),
       ]} />
     </Panel>
   );
+}
+
+function improvement(value: number, scores: Readonly<Record<string, number>> | null | undefined) {
+  const low = scores?.improvement_low, high = scores?.improvement_high;
+  return low === undefined || high === undefined ? measure(value) : `${measure(value)} (95 % interval ${measure(low)} to ${measure(high)})`;
 }
 
 function Uri({ uri }: { uri: string }) {
