@@ -46,7 +46,7 @@ SITE := -W --keep-going -n -c tools/site -d .cache/doctrees .
 TWO := MAKEFLAGS= $(MAKE) --no-print-directory -j2 --output-sync=target
 
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel vllm test-vllm mlflow $(TRACKERS) test-trackers ray test-ray tasks test-tasks packs test-packs bench-learning walk-guides simulate bench-train bench-gateway bench-plane chaos prometheus console chromium test-browser console-pictures check lint type imports generated pages site-links format test test-all test-slow nightly test-unit test-contract \
+.PHONY: help setup wheel vllm test-vllm mlflow $(TRACKERS) test-trackers ray test-ray tasks test-tasks packs test-packs bench-learning walk-guides simulate bench-train gpu-report bench-gateway bench-plane chaos prometheus console chromium test-browser console-pictures check lint type imports generated pages site-links format test test-all test-slow nightly test-unit test-contract \
 	test-integration $(FAST) test-clients demo demo-base learning planning analyst up down env constraints docs shape
 
 help: ## this list
@@ -220,6 +220,9 @@ simulate: $(STAMP) ## how often the canary errs and how soon it is rolled back: 
 
 bench-train: $(STAMP) ## a train step beside TRL's, padded and by length: minutes (ARGS=--help)
 	@$(BIN)/python -m tests.bench.bench_train $(ARGS)
+
+gpu-report: $(STAMP) ## docs/gpu-report.md: what a GPU shows, in 25 minutes; without one it says so (ARGS=--help)
+	@$(BIN)/python -m tests.bench.gpu_report $(ARGS)
 
 bench-gateway: $(STAMP) $(GATEWAYS)/.ratchet-ready ## what the gateway adds to a call, beside LiteLLM and TensorZero: minutes (ARGS=--help)
 	@$(BIN)/python -m tests.bench.bench_gateway $(ARGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -22,7 +23,9 @@ from tests.support.engine_process import Published, publish_in
 from tests.support.servers import RunningServer, running, variables
 
 REPOSITORY = Path(__file__).parents[2]
-VLLM = REPOSITORY / ".vllm" / "bin" / "vllm"
+ON_A_GPU = os.environ.get("RATCHET_VLLM")
+"""The command of a vLLM for CUDA."""
+VLLM = Path(ON_A_GPU or REPOSITORY / ".vllm" / "bin" / "vllm")
 ROLE = "support"
 HIDDEN = 128
 """Dimensions of the model: vLLM has no attention for heads of fewer than 32 on CPUs."""
@@ -160,6 +163,8 @@ def _program(model: Path, logprobs_mode: str, vocabulary: int, env: dict[str, st
         "--logprobs-mode": logprobs_mode,
         "--tool-call-parser": "hermes",
     }
+    if ON_A_GPU:  # the replicas share it
+        options["--gpu-memory-utilization"] = "0.3"
     given = [part for option in options.items() for part in option]
     return Program(
         name="vllm",

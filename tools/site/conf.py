@@ -67,6 +67,7 @@ PARTS = {
         "docs/planning",
         "docs/analyst",
         "docs/training-speed",
+        "docs/gpu-report",
         "docs/canary-simulation",
         "docs/chaos",
         "docs/reward-drift",
