@@ -22,7 +22,7 @@ from ratchet.analyst.runs import Runs
 from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import eventually
-from ratchet.core.contract import Message, named_id
+from ratchet.core.contract import Alert, Message, named_id
 from ratchet.core.contract.learning import PATTERNS, Pattern
 from ratchet.core.service.leadership import Leader, Leadership
 from ratchet.core.service.settings import SharedSettings
@@ -66,13 +66,16 @@ async def runs_at(shared: SharedSettings, bus: Bus, clock: list[datetime]) -> As
     async def stable(role: str) -> str | None:
         return POLICY
 
+    async def no_alerts(role: str) -> list[Alert]:
+        return []
+
     leadership = Leadership(ELECTION, Bucket(bus, PATTERNS, Leader), "http://here")
     place = Place(url=shared.clickhouse_url, database=shared.clickhouse_database, timeout_s=shared.clickhouse_timeout_s)
     async with prepared_warehouse(shared) as warehouse, running(leadership):
         async with asyncio.timeout(10):
             await leadership.gained.wait()
         episodes = StoredEpisodes(warehouse)
-        yield Runs(PatternStore(bus), Trail(bus), leadership, episodes, ask, stable, place, lambda: clock[0])
+        yield Runs(PatternStore(bus), Trail(bus), leadership, episodes, ask, stable, no_alerts, place, lambda: clock[0])
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from ratchet.analyst.nats_trail import Trail
 from ratchet.analyst.questions import Place, Question
 from ratchet.analyst.runs import Runs
 from ratchet.bus.testing import FakeBroker, FakeBus
+from ratchet.core.contract import Alert
 from ratchet.core.contract.learning import Effect, Pattern, Trigger
 from ratchet.core.service.contracts import load_contracts
 
@@ -71,10 +72,13 @@ class AnalystWorld:
         self.seen: dict[str, Seen] = {}
         self.asked: list[Question] = []
         self.policy: str | None = POLICY
+        self.raised: list[Alert] = []
 
     def runs(self) -> Runs:
         """A process."""
-        return Runs(self.store, Trail(self.bus), Leads(), self, self.mine, self.stable, PLACE, lambda: self.now)
+        return Runs(
+            self.store, Trail(self.bus), Leads(), self, self.mine, self.stable, self.alerts, PLACE, lambda: self.now
+        )
 
     async def roles(self, since: datetime) -> list[str]:
         return [ROLE]
@@ -84,6 +88,9 @@ class AnalystWorld:
 
     async def stable(self, role: str) -> str | None:
         return self.policy
+
+    async def alerts(self, role: str) -> list[Alert]:
+        return self.raised
 
     async def mine(self, question: Question) -> Mined:
         self.asked.append(question)

@@ -32,9 +32,10 @@ from ratchet.analyst.questions import Place, ask
 from ratchet.analyst.runs import LOOK_S, Runs
 from ratchet.analyst.settings import Settings
 from ratchet.bus.connection import Bus
-from ratchet.bus.kv import Bucket
+from ratchet.bus.kv import Bucket, Entry
+from ratchet.core.contract import Alert
 from ratchet.core.contract.learning import PATTERNS, AdaptationPlan
-from ratchet.core.contract.state import POLICIES, Route
+from ratchet.core.contract.state import BASELINES, POLICIES, RewardDrift, Route
 from ratchet.core.errors import MissingExtra
 from ratchet.core.rules.redaction import rules_digest
 from ratchet.core.service.authentication import Authentication
@@ -127,12 +128,17 @@ class Looking(Periodic):
 
 
 def _runs(shared: SharedSettings, bus: Bus, warehouse: Warehouse, leadership: Leadership) -> Runs:
-    routes = Bucket(bus, POLICIES, Route)
+    routes, rewards = Bucket(bus, POLICIES, Route), Bucket(bus, BASELINES, RewardDrift)
 
     async def stable(role: str) -> str | None:
         entry = await routes.get(role)
         return entry.value.stable.name if entry and entry.value.stable else None
 
+    async def alerts(role: str) -> list[Alert]:
+        entries = (await rewards.below(f"drift.{role}")).values()
+        watched = [metric for entry in entries if isinstance(entry, Entry) for metric in entry.value.metrics]
+        return [metric.alert for metric in watched if metric.alert is not None]
+
     place = Place(url=shared.clickhouse_url, database=shared.clickhouse_database, timeout_s=shared.clickhouse_timeout_s)
     stored = StoredEpisodes(warehouse)
-    return Runs(PatternStore(bus), Trail(bus), leadership, stored, ask, stable, place, bus.now)
+    return Runs(PatternStore(bus), Trail(bus), leadership, stored, ask, stable, alerts, place, bus.now)

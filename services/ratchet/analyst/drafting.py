@@ -1,4 +1,4 @@
-"""Gathers what a change is made of: the bundle that serves, runs that failed and that succeeded, the next training."""
+"""Gathers what a change is made of: the bundle that serves, runs that failed and succeeded, a training, a weight."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from datetime import timedelta
 
 import numpy as np
 
-from ratchet.analyst.domain.proposal import Material
+from ratchet.analyst.domain.proposal import Material, component_of
 from ratchet.analyst.effects import ENTRY, EpisodesOf
 from ratchet.analyst.http_clients import Coordinator, Deployer, serving
 from ratchet.analyst.mining.base import Episodes, Mask
 from ratchet.core.contract.bundle import NO_BUNDLE
 from ratchet.core.contract.http.jobs import PlanOut
 from ratchet.core.contract.learning import Pattern
+from ratchet.core.contract.reward import Reward
 from ratchet.core.contract.trajectory import Trajectory
 from ratchet.core.errors import NotFound, Rejected
 from ratchet.core.stores.history import History
@@ -37,12 +38,21 @@ class Drafting:
         """For a change of that kind."""
         if kind == "training":
             return Material(training=await self._training(pattern.role))
+        if kind == "reward_weight":
+            return Material(weight=await self._weight(pattern))
         if kind not in ("bundle", "held_out_tasks"):
             return Material()
         stable = serving(await self.deployer.policies(pattern.role))
         bundle = await self.deployer.bundle(pattern.role, stable.version) if stable is not None else NO_BUNDLE
         succeeded, failed = await self._runs(pattern)
         return Material(stable.name if stable is not None else None, bundle, succeeded, failed)
+
+    async def _weight(self, pattern: Pattern) -> float | None:
+        component = component_of(pattern) or ""
+        rewards = await self.history.messages("rewards", Reward, pattern.role, pattern.evidence)
+        having = [reward for reward in rewards if component in reward.reward_components]
+        newest = max(having, key=lambda reward: reward.timestamp, default=None)
+        return newest.reward_components[component].weight if newest is not None else None
 
     async def _training(self, role: str) -> PlanOut | None:
         try:

@@ -63,7 +63,7 @@ MANY = 5_000
 HANDED_OVER: Mapping[str, str] = {
     "note": "Handed to people",
     "held_out_tasks": "Handed to people, who say what the right answers are and add the tasks",
-    "reward_weight": "Handed to people, who propose and accept the weight (`ratchet rewards`)",
+    "reward_weight": "Handed to people, who set the weight, compare, and accept it (`ratchet rewards`)",
 }
 
 

@@ -9,7 +9,7 @@ of their own, so that a kill at any place repeats nothing that counts.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from ratchet.analyst import metrics
 from ratchet.analyst.domain import looking
+from ratchet.analyst.domain.alerts import alerted
 from ratchet.analyst.domain.looking import Looked, Mined, Pending
 from ratchet.analyst.domain.patterns import DISMISSED, OPEN, settled
 from ratchet.analyst.domain.windows import FEW, LENGTHS, MANY, Windows, fitting, windows
@@ -26,6 +27,7 @@ from ratchet.analyst.kv_patterns import PatternStore
 from ratchet.analyst.nats_trail import Trail
 from ratchet.analyst.questions import Place, Question
 from ratchet.bus.kv import Entry
+from ratchet.core.contract import Alert
 from ratchet.core.contract.http.analyst import AnalysisOut
 from ratchet.core.contract.learning import Pattern
 from ratchet.core.errors import Conflict, RatchetError, Unreadable
@@ -60,13 +62,15 @@ class Runs:
         stored: Stored,
         mine: Callable[[Question], Awaitable[Mined]],
         stable: Callable[[str], Awaitable[str | None]],
+        alerts: Callable[[str], Awaitable[Sequence[Alert]]],
         warehouse: Place,
         now: Callable[[], datetime],
     ) -> None:
-        """`stable`: the name of the policy that serves a role; `warehouse`: how a process of its own reaches it."""
+        """`stable`: the name of the policy that serves a role; `alerts`: the newest on each of its rewards' levels;
+        `warehouse`: how a process of its own reaches it."""
         self._store, self._trail, self._lead, self._stored = store, trail, lead, stored
         self._mine, self._stable, self._now = mine, stable, now
-        self._warehouse = warehouse
+        self._alerts, self._warehouse = alerts, warehouse
         self._one_at_a_time = asyncio.Lock()
 
     async def look(self) -> None:
@@ -122,7 +126,8 @@ class Runs:
                 warehouse=self._warehouse,
             )
         )
-        outcome = settled(known, mined.patterns, mined.seen, chosen, await self._stable(role))
+        told = alerted(await self._alerts(role), known, mined.patterns, chosen)
+        outcome = settled(known, (*mined.patterns, *told), mined.seen, chosen, await self._stable(role))
         steps = looking.steps(role, chosen, mined, outcome, self._now())
         events = (*steps, *looking.dismissed_since(looked, known))
         answer = looking.answer_of(role, chosen, mined, outcome)

@@ -50,7 +50,7 @@ def list_patterns(
             f"{each.share:.1%}",
             f"{each.reward_cost:.1f}",
             f"{each.cost_usd:.2f}",
-            f"{each.confidence:.2f}",
+            None if each.confidence is None else f"{each.confidence:.2f}",
             each.statement,
         )
         for each in answer.patterns
@@ -142,8 +142,9 @@ def facts_of(pattern: Pattern) -> dict[str, object]:
         "share": f"{pattern.share:.1%}, {pattern.count} trajectories",
         "reward lost": f"{pattern.reward_cost:.1f}",
         "USD more": f"{pattern.cost_usd:.2f}",
-        "stability": f"{pattern.confidence:.2f}",
-        "p": f"{pattern.p_value:.2g}",
+        "stability": None if pattern.confidence is None else f"{pattern.confidence:.2f}",
+        "p": None if pattern.p_value is None else f"{pattern.p_value:.2g}",
+        "alert": pattern.alert_id,
         "advice": pattern.advice,
         "opened": pattern.opened_at,
         "closed": pattern.closed_at,

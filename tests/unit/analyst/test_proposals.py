@@ -168,7 +168,7 @@ def test_without_failing_runs_no_tasks_are_drafted() -> None:
 @pytest.mark.parametrize("kind", ["note", "held_out_tasks", "reward_weight"])
 def test_a_change_that_no_arms_compare_promises_nothing(kind: str) -> None:
     pattern = pattern_of(triggers=(Trigger(attribute="component", value="judge"),))
-    change = proposed(pattern, kind, Material(failed=BAD))
+    change = proposed(pattern, kind, Material(failed=BAD, weight=0.4))
     assert change.kind == kind
     plan = drafted(pattern, change, pattern.triggers, 0, NOW)
     assert (plan.expected.value, plan.expected.low, plan.expected.high) == (0.0, 0.0, 0.0)
@@ -184,9 +184,17 @@ def test_a_plan_promises_an_upper_bound_and_names_its_reach() -> None:
     assert any("every call of the role" in each for each in plan.rollback_criteria)
 
 
-def test_a_reward_weight_names_its_component() -> None:
+def test_a_reward_weight_is_half_of_what_its_component_weighs() -> None:
     pattern = pattern_of(triggers=(Trigger(attribute="component", value="judge"),))
-    assert proposed(pattern, "reward_weight", Material()).component == "judge"
+    change = proposed(pattern, "reward_weight", Material(weight=0.4))
+    assert (change.component, change.weight) == ("judge", 0.2)
+    assert change.summary.startswith("The weight of judge from 0.4 to 0.2: set it in RATCHET_REWARD_WEIGHTS")
+
+
+@pytest.mark.parametrize("weight", [None, 0.0])
+def test_of_a_component_without_a_weight_people_are_asked(weight: float | None) -> None:
+    pattern = pattern_of(triggers=(Trigger(attribute="component", value="judge"),))
+    assert proposed(pattern, "reward_weight", Material(weight=weight)).kind == "note"
 
 
 @pytest.mark.parametrize(
@@ -206,7 +214,7 @@ def test_a_reward_weight_names_its_component() -> None:
 )
 def test_risk_is_what_a_change_touches_and_how_many(kind: str, members: dict[str, Any], risk: str) -> None:
     pattern = pattern_of(**members)
-    change = proposed(pattern, kind, Material("shop@1-abababab", training=learned("dpo")))
+    change = proposed(pattern, kind, Material("shop@1-abababab", training=learned("dpo"), weight=0.4))
     assert change.kind == kind
     assert risk_of(change, pattern) == risk
 

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from ratchet.core.contract.reward import Effort
-from ratchet.reward_computer.domain.drift import SETTLED, Watch, readings, watch_reward
+from ratchet.reward_computer.domain.drift import SETTLED, Watch, readings, stated, watch_reward
+from ratchet.reward_computer.domain.shifts import Shift
 from ratchet.reward_computer.drift_alerts import standing
 from tests.support.drift_worlds import Planted, alerts, reward, rewards
 from tests.support.rewards import received
@@ -61,6 +62,24 @@ def test_alert_names_the_metric_that_changed(planted: dict[str, float], severity
     assert watch.alert is not None
     assert (watch.alert.severity, watch.alert.role, watch.alert.cleared) == (severity, "support", False)
     assert f"over the last {(watch.alert.labels or {})['trajectories']} trajectories" in watch.alert.summary
+
+
+def test_alert_names_the_newest_trajectories_since_the_change() -> None:
+    played = list(rewards(1, 1100, Planted(600, {"judge": -0.1})))
+    (number, _, watch), *_ = list(alerts(played))
+    assert watch.alert is not None
+    assert (watch.alert.labels or {})["evidence"] == [one.trajectory_id for one in played[: number + 1][-20:]]
+
+
+@pytest.mark.parametrize(
+    ("after", "summary"),
+    [
+        (0.5, "the reward fell from 0.6 to 0.5 over the last 150 trajectories"),
+        (0.63, "the reward is lower than before in most, though its mean went from 0.6 to 0.63, over the last 150"),
+    ],
+)
+def test_alert_states_a_mean_that_went_the_other_way(after: float, summary: str) -> None:
+    assert stated("the reward", Shift(rises=False, before=0.6, after=after, values=150)).startswith(summary)
 
 
 def test_alert_is_cleared_once_the_new_level_is_the_usual_one() -> None:

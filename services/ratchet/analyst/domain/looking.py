@@ -61,7 +61,7 @@ class Looked(Value, frozen=True, kw_only=True):
     asked: int = 0
     """Runs that people asked for."""
     discoveries: int = 0
-    """Patterns that opened."""
+    """Patterns that opened because windows bore them out."""
     windows: Windows | None = None
     """Of the last run."""
     last: AnalysisOut | None = None
@@ -108,7 +108,8 @@ def after(looked: Looked, windows: Windows, answer: AnalysisOut, pending: Pendin
         spent=looked.spent + (0.0 if asked else part_of(looked, windows, asked=False)),
         clock=looked.clock if asked else windows.until,
         asked=looked.asked + asked,
-        discoveries=looked.discoveries + len(answer.opened),
+        discoveries=looked.discoveries
+        + sum(pattern.alert_id is None and pattern.pattern_id in answer.opened for pattern in pending.patterns),
         windows=windows,
         last=answer,
         pending=pending,

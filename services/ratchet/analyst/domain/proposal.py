@@ -79,6 +79,8 @@ class Material:
     """The pattern's evidence."""
     training: PlanOut | None = None
     """What the coordinator proposes to learn next."""
+    weight: float | None = None
+    """What the pattern's component weighs in the newest reward that has it."""
 
 
 def contrast(
@@ -213,11 +215,22 @@ def _ids_of(runs: Sequence[Trajectory]) -> tuple[str, ...]:
     return tuple(run.trajectory_id for run in runs[:MOST_EVIDENCE])
 
 
-def _weight(pattern: Pattern, _: Material) -> PlanChange | None:
-    named = next((trigger.value for trigger in pattern.triggers if trigger.attribute == "component"), None)
-    if named is None:
+def _weight(pattern: Pattern, material: Material) -> PlanChange | None:
+    """Half of what the component weighs now: people may choose another weight, and are told how."""
+    component = component_of(pattern)
+    if component is None or not material.weight:
         return None
-    return PlanChange(kind="reward_weight", summary=sentence_of(pattern.advice), component=named)
+    half = material.weight / 2
+    summary = (
+        f"The weight of {component} from {material.weight:.3g} to {half:.3g}: set it in RATCHET_REWARD_WEIGHTS, raise"
+        " RATCHET_REWARD_FUNCTION_VERSION, and compare by `ratchet rewards recompute` before `ratchet rewards accept`"
+    )
+    return PlanChange(kind="reward_weight", summary=sentence_of(summary), component=component, weight=half)
+
+
+def component_of(pattern: Pattern) -> str | None:
+    """The component of the reward that a pattern is about."""
+    return next((trigger.value for trigger in pattern.triggers if trigger.attribute == "component"), None)
 
 
 _MAKERS: Mapping[str, Callable[[Pattern, Material], PlanChange | None]] = {

@@ -31,6 +31,8 @@ FEWEST = 30
 """Trajectories of each window's forming part that were offered a tool."""
 MOST_TOOLS = 20
 LONGER_ANSWERS, TOOL_NEVER_USED, COMPONENT_DIVERGED = "longer_answers", "tool_never_used", "component_diverged"
+COMPONENT_FELL = "component_fell"
+"""Of an alert alone: a component fell against the others."""
 
 
 def hypotheses(before: Episodes, now: Episodes, seed: int) -> list[Hypothesis]:  # noqa: ARG001 - as all detectors
@@ -115,5 +117,9 @@ def _against_others(name: str, episodes: Episodes) -> Floats:
     return np.where(count > 0, own - mean, np.nan)
 
 
-RESTORED: Mapping[str, Callable[[str], Hypothesis]] = {TOOL_NEVER_USED: _unused, COMPONENT_DIVERGED: _diverged}
+RESTORED: Mapping[str, Callable[[str], Hypothesis]] = {
+    TOOL_NEVER_USED: _unused,
+    COMPONENT_DIVERGED: _diverged,
+    COMPONENT_FELL: _diverged,
+}
 """Finding -> its claim about a tool or a component: those whose value no measure holds."""

@@ -94,6 +94,22 @@ _ADVICE: Mapping[str, tuple[str, str, str]] = {
         "reward_weight",
         "Read the evidence: where this component rewards what does not help, lower its weight.",
     ),
+    "component_fell": (
+        "performance",
+        "note",
+        "Read trajectories that this component scores low and the others high: what do the others pay for that it does"
+        " not see?",
+    ),
+    "shorter_answers": (
+        "communication_patterns",
+        "note",
+        "Read some of the shortest answers: where they leave out what users need, find what pays for it.",
+    ),
+    "calls_fell": (
+        "task_execution_efficiency",
+        "note",
+        "Look which calls the evidence leaves out, and whether its answers are right without them.",
+    ),
     "policies_differ": (
         "performance",
         "note",
@@ -128,11 +144,12 @@ _OF_MEASURE: Mapping[str, tuple[str, str]] = {
 
 def worded(finding: Finding) -> Wording:
     """Of any finding; what is too long ends with `…`."""
-    area, action, advice = _advised(finding.hypothesis)
+    area, action, advice = advised(finding.hypothesis)
     return Wording(one_line(_stated(finding), LONGEST_STATEMENT), area, action, advice)
 
 
-def _advised(claim: Hypothesis) -> tuple[str, str, str]:
+def advised(claim: Hypothesis) -> tuple[str, str, str]:
+    """Focus area, action and advice."""
     known = _ADVICE.get(claim.finding)
     if known is not None:
         return known

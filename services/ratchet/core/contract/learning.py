@@ -79,7 +79,7 @@ class Trigger(Value, frozen=True, kw_only=True):
 
 
 class Effect(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """A difference, and its 95 % interval."""
+    """A difference, and its 95 % interval; of an alert, which has none, both ends are the difference."""
 
     measure: Annotated[str, listed(*MEASURES)]
     value: float
@@ -112,11 +112,13 @@ class Pattern(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Mean reward of the others less that of those that match, times `count`."""
     cost_usd: Amount = 0.0
     """Excess cost of those that match."""
-    confidence: Share
+    confidence: Share | None = None
     """Its stability: the share of resamples of users in which all parts of its test show it again. It is no probability
-    of being true."""
-    p_value: Share
-    """Of both windows together."""
+    of being true. Null where an alert opened it."""
+    p_value: Share | None = None
+    """Of both windows together; null where an alert opened it."""
+    alert_id: Uuid | None = None
+    """The alert on the role's rewards that opened it: windows did not test it."""
     trend: Annotated[tuple[float, ...], Meta(max_length=60)] = ()
     """The share, one value a window, the oldest first."""
     evidence: Annotated[tuple[Uuid, ...], Meta(max_length=MOST_EVIDENCE)] = ()
@@ -155,7 +157,9 @@ class PlanChange(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Trajectories of which tasks of the held-out set can be made, also beside a bundle: a person reads them, says what
     a right answer is, and adds them."""
     component: Text | None = None
-    """Of a reward weight: the component of the role's reward; people choose the weight."""
+    """Of a reward weight: the component of the role's reward."""
+    weight: Share | None = None
+    """What its weight should be; people set it."""
 
 
 class Approval(Value, frozen=True, kw_only=True):

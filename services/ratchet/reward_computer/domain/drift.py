@@ -32,6 +32,8 @@ REWARD, LENGTH, CALLS = "reward", "length", "calls"
 NOUNS = {REWARD: "the reward", LENGTH: "the length of answers", CALLS: "the number of model calls"}
 SETTLED = 1000
 """So many trajectories without a further change make a new level the usual one: its alert is cleared."""
+EVIDENCE = 20
+"""Trajectories that an alert names: the newest of those since the change."""
 DOUBLINGS = 21
 """Lengths and counts are compared by their logarithm to the base 2, which is at most this."""
 SOURCE = "reward_computer"
@@ -43,6 +45,8 @@ class Watch(Value, frozen=True, kw_only=True):
     trackers: list[Tracker] = msgspec.field(default_factory=list[Tracker])
     alert: Alert | None = None
     """The newest one; it holds unless it is `cleared`."""
+    newest: list[str] = msgspec.field(default_factory=list[str])
+    """The last trajectories that were read for it, the oldest first."""
 
 
 Drift = dict[str, Watch]
@@ -57,9 +61,9 @@ def watch_reward(drift: Drift | None, received: Received[Message]) -> Drift:
     for metric, reading in readings(reward).items():
         watch = watches.get(metric) or Watch()
         trackers, shift = follow(watch.trackers, reading)
-        alert = watch.alert
+        alert, newest = watch.alert, [*watch.newest, reward.trajectory_id][-EVIDENCE:]
         if shift is not None:
-            alert = _raised(metric, shift, reward, received)
+            alert = _raised(metric, shift, newest[-shift.values :], reward, received)
         elif alert is not None and not alert.cleared and trackers[0].values == SETTLED:
             alert = replace(
                 alert,
@@ -69,7 +73,7 @@ def watch_reward(drift: Drift | None, received: Received[Message]) -> Drift:
                 at=received.time,
                 cleared=True,
             )
-        watches[metric] = Watch(trackers=trackers, alert=alert)
+        watches[metric] = Watch(trackers=trackers, alert=alert, newest=newest)
     return watches
 
 
@@ -103,17 +107,31 @@ def _size(count: int) -> Reading:
     return Reading(float(bounded), math.log2(1 + bounded) / DOUBLINGS)
 
 
-def _raised(metric: str, shift: Shift, reward: Reward, received: Received[Message]) -> Alert:
+def _raised(metric: str, shift: Shift, evidence: list[str], reward: Reward, received: Received[Message]) -> Alert:
     weight = reward.reward_components[metric].weight if metric in reward.reward_components else None
     good = shift.rises and (metric == REWARD or weight == 0)
-    what = f"{NOUNS.get(metric, f'`{metric}` less the rest of the reward')} {'rose' if shift.rises else 'fell'}"
     return Alert(
         alert_id=named_id("drift", function_of(received), metric, received.stream, received.identity),
         key=f"drift-{function_of(received)}-{metric}",
         severity="info" if good else "warning",
-        summary=f"{what} from {shift.before:.3g} to {shift.after:.3g} over the last {shift.values} trajectories",
+        summary=stated(NOUNS.get(metric, f"`{metric}` less the rest of the reward"), shift),
         source=SOURCE,
         at=received.time,
         role=reward.role,
-        labels={"metric": metric, "before": shift.before, "after": shift.after, "trajectories": shift.values},
+        labels={
+            "metric": metric,
+            "rises": shift.rises,
+            "before": shift.before,
+            "after": shift.after,
+            "trajectories": shift.values,
+            "evidence": evidence,
+        },
     )
+
+
+def stated(what: str, shift: Shift) -> str:
+    """Ranks are what changed: a few extreme values may move the mean the other way."""
+    means, over = f"from {shift.before:.3g} to {shift.after:.3g}", f"over the last {shift.values} trajectories"
+    if (shift.after > shift.before) == shift.rises:
+        return f"{what} {'rose' if shift.rises else 'fell'} {means} {over}"
+    return f"{what} is {'higher' if shift.rises else 'lower'} than before in most, though its mean went {means}, {over}"

@@ -50,7 +50,7 @@ function PatternList({ state }: { state: string }) {
             { name: "Pattern", show: ({ pattern }) => <><a href={href("changes", pattern.role, pattern.pattern_id)}><DataText text={pattern.statement} most={160} /></a> <span class="muted small"><DataText text={pattern.role} />, {words(pattern.focus_area)}</span></> },
             { name: "Costs", isNumber: true, show: ({ pattern }) => costOf(pattern) },
             { name: "Share", show: ({ pattern }) => <Trend of={pattern} /> },
-            { name: "Stability", isNumber: true, show: ({ pattern }) => share(pattern.confidence) },
+            { name: "Stability", isNumber: true, show: ({ pattern }) => pattern.confidence == null ? "–" : share(pattern.confidence) },
             { name: "Plan", show: ({ pattern, plan }) => plan === null ? words(pattern.action ?? "note") : <><DataText text={plan.change.summary} most={80} /> <Status state={plan.state ?? "draft"} /></> },
           ]} />}</Loaded>
       </Panel>
@@ -109,7 +109,7 @@ function Evidence({ of }: { of: Pattern }) {
         ["Effect", effectText(effect.measure, effect.value, effect)],
         ["Costs", costOf(of)],
         ["Reaches", <Trend of={of} />],
-        ["Stability", `${share(of.confidence)} of resamples show it`],
+        ["Stability", of.confidence == null ? "an alert opened it, and no windows tested it" : `${share(of.confidence)} of resamples show it`],
         ["Seen", <><Ago at={of.seen_at} />, first <Ago at={of.opened_at} /></>],
         ["Advice", <DataText text={of.advice} />],
         ["Trajectories", <Trajectories ids={of.evidence ?? []} role={of.role} />],

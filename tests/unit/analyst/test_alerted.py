@@ -1,0 +1,95 @@
+"""Alerts on rewards: they open patterns that windows do not test, each once, beside those that windows bear out."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from itertools import islice
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from ratchet.analyst.domain.patterns import Seen, pattern_id_of
+from ratchet.core.contract import Alert
+from ratchet.core.contract.learning import Effect, Pattern, Trigger
+from tests.support.analyst_world import ROLE, START, AnalystWorld, pattern
+from tests.support.drift_worlds import Planted, alerts, rewards
+
+HOUR = timedelta(hours=1)
+JUDGE = (Trigger(attribute="component", value="efficiency"),)
+DIVERGED = pattern_id_of(ROLE, "behavior", "component_diverged", "reward", JUDGE)
+
+
+def raised(**planted: float) -> Alert:
+    """What the reward computer itself raises where this is planted in its rewards."""
+    ((_, _, watch),) = islice(alerts(rewards(1, 1100, Planted(600, planted))), 1)
+    assert watch.alert is not None
+    return replace(watch.alert, at=START + HOUR)
+
+
+async def opened(*alerts: Alert) -> tuple[AnalystWorld, list[Pattern]]:
+    world = AnalystWorld()
+    world.raised = [*alerts]
+    await world.runs().run(ROLE)
+    return world, await world.patterns()
+
+
+@pytest.mark.parametrize(
+    ("planted", "finding", "measure", "action"),
+    [
+        ({"efficiency": 0.15}, "component_diverged", "reward", "reward_weight"),
+        ({"judge": -0.1}, "component_fell", "reward", "note"),
+        ({"length": 0.4}, "longer_answers", "answer_chars", "note"),
+        ({"calls": 1.0}, "calls_rose", "calls", "note"),
+        ({"task_completion": -0.15, "efficiency": -0.15, "judge": -0.15}, "reward_fell", "reward", "training"),
+    ],
+)
+async def test_a_warning_opens_a_pattern(planted: dict[str, float], finding: str, measure: str, action: str) -> None:
+    alert = raised(**planted)
+    _, (told,) = await opened(alert)
+    assert (told.finding, told.effect.measure, told.action, told.alert_id) == (finding, measure, action, alert.alert_id)
+    assert (told.confidence, told.p_value) == (None, None)
+    assert told.statement == f"By an alert, which no windows tested: {alert.summary}".replace("`", "'")
+    assert len(told.evidence) == 20
+    assert told.count >= 20
+
+
+@pytest.mark.parametrize(
+    "changes", [{"cleared": True}, {"severity": "info"}, {"at": START - HOUR}, {"labels": {"metric": "length"}}]
+)
+async def test_what_is_over_good_or_older_than_the_windows_opens_none(changes: dict[str, Any]) -> None:
+    _, told = await opened(replace(raised(length=0.4), **changes))
+    assert told == []
+
+
+async def test_an_alert_is_no_discovery_of_mining() -> None:
+    world, _ = await opened(raised(length=0.4))
+    looked = await world.store.looked(ROLE)
+    assert looked is not None
+    assert looked.value.discoveries == 0
+
+
+async def test_a_claim_that_windows_bear_out_keeps_their_numbers() -> None:
+    world = AnalystWorld()
+    world.raised = [raised(efficiency=0.15)]
+    mined = pattern(triggers=JUDGE, finding="component_diverged", kind="behavior", pattern_id=DIVERGED)
+    world.claims = [mined]
+    await world.runs().run(ROLE)
+    world.now, world.claims = world.now + HOUR, []
+    await world.runs().run(ROLE)
+    (told,) = await world.patterns()
+    assert (told.statement, told.p_value, told.seen_at) == (mined.statement, mined.p_value, START + 3 * HOUR)
+
+
+async def test_a_pattern_of_an_alert_that_is_over_closes_and_stays_closed() -> None:
+    alert = raised(efficiency=0.15)
+    world, (told,) = await opened(alert)
+    gone = Effect(measure="reward", value=0.0, low=-0.01, high=0.01)
+    world.raised, world.seen = [], {told.pattern_id: Seen(share=1.0, count=300, effect=gone)}
+    for _ in range(3):
+        world.now += HOUR
+        await world.runs().run(ROLE)
+    world.raised = [replace(alert, at=world.now - HOUR)]
+    await world.runs().run(ROLE, asked=True)
+    (closed,) = await world.patterns()
+    assert closed.state == "closed"
