@@ -184,7 +184,12 @@ class Programs:
 
     def _act(self, path: str, body: dict[str, Any]) -> httpx.Response:
         if path.endswith("/bundles"):
-            policy = version_of(len(self.versions) + 1, reason=f"{body['actor']}: {body['reason']}")
+            key = body["idempotency_key"]
+            made = [each for each in self.versions if each.idempotency_key == key]
+            if made:
+                return _json({"policy": made[0], "bundle": self.bundles[made[0].version], "new": False})
+            reason = f"{body['actor']}: {body['reason']}"
+            policy = version_of(len(self.versions) + 1, reason=reason, idempotency_key=key)
             self.versions.append(policy)
             self.bundles[policy.version] = msgspec.convert(body["bundle"], Bundle)
             return _json({"policy": policy, "bundle": self.bundles[policy.version], "new": True})

@@ -1,8 +1,8 @@
 """Carries plans out, one step at a time: what it finds, what it asks deployer and coordinator, and what came of it.
 
 A step returns the plan as it is after it, which its caller writes by compare-and-set before the next one. Before
-anything is asked of another program the plan says so (`executing`): after a kill it is looked for first (a bundle among
-the versions since then, a job by its idempotency key), so that nothing is carried out twice.
+anything is asked of another program the plan says so (`executing`), and what is asked has the plan's idempotency key:
+after a kill it is asked for again, and nothing is carried out twice.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ratchet.analyst.domain.plan import (
     verdict_of,
 )
 from ratchet.analyst.effects import Effects, why_unmeasurable
-from ratchet.analyst.http_clients import Coordinator, Deployer, serving
+from ratchet.analyst.http_clients import Coordinator, Deployer, key_of, serving
 from ratchet.analyst.mining.texts import sentence_of
 from ratchet.core.contract.bundle import Bundle
 from ratchet.core.contract.http.rollouts import RolePoliciesOut, RolloutOut
@@ -113,17 +113,13 @@ class Executing:
             if rollout is not None and rollout.state not in ENDINGS:
                 return plan
             await self.deployer.register(plan, plan.change.bundle, dry_run=True)
-        newest = max((policy.version for policy in known.policies), default=0)
-        return stepped(plan, EXECUTING, now, ANALYST, after_version=newest)
+        return stepped(plan, EXECUTING, now, ANALYST)
 
     async def _register(self, plan: AdaptationPlan, bundle: Bundle) -> AdaptationPlan:
-        """Among the versions since it began, whatever became of them, may be what was asked for before a kill."""
+        """What was asked for before a kill is known by the plan's key: of anything else its base has to serve still."""
         known = await self.deployer.policies(plan.role)
-        for policy in known.policies:
-            is_newer = policy.version > (plan.after_version or 0)
-            if is_newer and await self.deployer.bundle(plan.role, policy.version) == bundle:
-                return replace(plan, policy=policy.name)
-        _require_base(plan, known)
+        if not any(policy.idempotency_key == key_of(plan) for policy in known.policies):
+            _require_base(plan, known)
         await self.confirm()
         return replace(plan, policy=(await self.deployer.register(plan, bundle)).name)
 

@@ -33,6 +33,11 @@ def reason_of(plan: AdaptationPlan) -> str:
     return f"plan {plan.plan_id}: {plan.change.summary}"
 
 
+def key_of(plan: AdaptationPlan) -> str:
+    """By which deployer and coordinator know that a plan asked already."""
+    return f"plan-{plan.plan_id}"
+
+
 @dataclass(frozen=True)
 class Deployer:
     """Raises `Unavailable`, or `Rejected` in the deployer's words."""
@@ -51,8 +56,10 @@ class Deployer:
         return (await self.client.ask("GET", f"/v1/policies/{_segment(role)}/{version}/bundle", BundleOut)).bundle
 
     async def register(self, plan: AdaptationPlan, bundle: Bundle, *, dry_run: bool = False) -> PolicyVersion:
-        """The bundle as the role's next version; the live one that is the same, if there is one. `dry_run`: as if."""
-        body = BundleIn(bundle=bundle, actor=ANALYST, reason=reason_of(plan), dry_run=dry_run)
+        """The bundle of a plan as the role's next version: asked for again, it is the same one. `dry_run`: as if."""
+        body = BundleIn(
+            bundle=bundle, actor=ANALYST, reason=reason_of(plan), idempotency_key=key_of(plan), dry_run=dry_run
+        )
         return (
             await self.client.ask("POST", f"/v1/policies/{_segment(plan.role)}/bundles", BundleOut, body=body)
         ).policy
@@ -95,7 +102,7 @@ class Coordinator:
             dataset=dataset,
             hyperparameters=config.hyperparameters,
             role=plan.role,
-            idempotency_key=f"plan-{plan.plan_id}",
+            idempotency_key=key_of(plan),
             requester=ANALYST,
             notes=reason_of(plan),
         )

@@ -126,8 +126,8 @@ class Runs:
                 warehouse=self._warehouse,
             )
         )
-        told = alerted(await self._alerts(role), known, mined.patterns, chosen)
-        outcome = settled(known, (*mined.patterns, *told), mined.seen, chosen, await self._stable(role))
+        warned = alerted(await self._alerts(role), known, mined.patterns, chosen)
+        outcome = settled(known, (*mined.patterns, *warned), mined.seen, chosen, await self._stable(role))
         steps = looking.steps(role, chosen, mined, outcome, self._now())
         events = (*steps, *looking.dismissed_since(looked, known))
         answer = looking.answer_of(role, chosen, mined, outcome)

@@ -20,7 +20,7 @@ from ratchet.canary_deployer.kv_bundles import KvBundles
 from ratchet.canary_deployer.kv_policies import KvPolicies
 from ratchet.canary_deployer.role_context import Publish
 from ratchet.core.contract.bundle import NO_BUNDLE, Bundle
-from ratchet.core.contract.http.rollouts import BundleOut
+from ratchet.core.contract.http.rollouts import BundleIn, BundleOut
 from ratchet.core.contract.policy_manifest import BUNDLE, PolicyManifest
 from ratchet.core.contract.roles import DEFAULT_ROLE
 from ratchet.core.contract.state import PolicyStage, PolicyVersion
@@ -48,14 +48,15 @@ class BundleRegistry:
     """How many trajectories have started in each role within a week. Raises `Unavailable`."""
     now: Callable[[], datetime]
 
-    async def register(self, role: str, asked: Bundle, actor: str, reason: str, *, dry_run: bool) -> BundleOut:
-        """A bundle as the role's next version, or the live one that is the same. Raises `BadRequest`."""
+    async def register(self, role: str, asked: BundleIn, actor: str) -> BundleOut:
+        """A bundle as the role's next version; the one that was made for the same key, or the live one that is the
+        same. Raises `BadRequest`."""
         _ = self.lead.term
         stable = await self._stable_bundle(role)
-        bundle = await self._checked(role, asked, stable)
+        bundle = await self._checked(role, asked.bundle, stable)
         now = self.now()
         manifest = registry.bundle_manifest(bundle, role, now)
-        store = _described if dry_run else self._store
+        store = _described if asked.dry_run else self._store
         before = await self.policies.versions(role)
         parent = registry.version_of_weights(bundle, before)
         warning = None if before else await self._doubt(role)
@@ -66,15 +67,16 @@ class BundleRegistry:
                 registry.as_sent(role, now),
                 version=version,
                 stage=PolicyStage.REGISTERED,
-                reason=f"{actor}: {reason}",
+                reason=f"{actor}: {asked.reason}",
                 parent=parent,
+                idempotency_key=asked.idempotency_key,
             )
             return registry.named_bundle(begun, manifest, stored.digest, stored.uri)
 
         async def known(versions: Sequence[PolicyVersion]) -> PolicyVersion | None:
-            return await self._same(bundle, versions)
+            return _made_for(asked.idempotency_key, versions) or await self._same(bundle, versions)
 
-        if dry_run:
+        if asked.dry_run:
             same = await known(await self.policies.versions(role))
             policy = same or await build(await self.policies.next_version(role))
             return BundleOut(policy=policy, bundle=bundle, new=same is None, warning=warning)
@@ -87,7 +89,8 @@ class BundleRegistry:
             metrics.DEPLOYMENTS.labels("registered").inc()
             log.info("bundle registered", role=role, policy=policy.name)
         self.on_registered(role)
-        return BundleOut(policy=policy, bundle=bundle, new=new, warning=warning)
+        made = bundle if new else await self.bundles.bundle_of(policy)
+        return BundleOut(policy=policy, bundle=made, new=new, warning=warning)
 
     async def of_training(self, policy: PolicyVersion, manifest: PolicyManifest | None) -> PolicyVersion:
         """What a training has made as a version of its role: where stable is a bundle, weights become part of it.
@@ -175,6 +178,11 @@ class BundleRegistry:
     async def _store(self, manifest: PolicyManifest) -> Policy:
         await self.lead.confirm()
         return await self.bundles.write(manifest)
+
+
+def _made_for(key: str | None, versions: Sequence[PolicyVersion]) -> PolicyVersion | None:
+    """The version of that idempotency key."""
+    return next((policy for policy in versions if key is not None and policy.idempotency_key == key), None)
 
 
 async def _described(manifest: PolicyManifest) -> Policy:

@@ -185,7 +185,7 @@ class Api:
         """Register a bundle as the role's next policy; a live policy that is the same is returned instead."""
         if ROLE.fullmatch(role) is None:
             raise BadRequest(f"{role} cannot be a role's name", param="role")
-        return await self._bundles.register(role, body.bundle, _actor(body, caller), body.reason, dry_run=body.dry_run)
+        return await self._bundles.register(role, body, _actor(body, caller))
 
     async def remove_role(self, role: str, body: RemoveIn, caller: Caller) -> RolePoliciesOut:
         """Remove a role that no agent has called within a week, and whose bundles have no rollout."""

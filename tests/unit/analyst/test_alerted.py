@@ -46,20 +46,25 @@ async def opened(*alerts: Alert) -> tuple[AnalystWorld, list[Pattern]]:
 )
 async def test_a_warning_opens_a_pattern(planted: dict[str, float], finding: str, measure: str, action: str) -> None:
     alert = raised(**planted)
-    _, (told,) = await opened(alert)
-    assert (told.finding, told.effect.measure, told.action, told.alert_id) == (finding, measure, action, alert.alert_id)
-    assert (told.confidence, told.p_value) == (None, None)
-    assert told.statement == f"By an alert, which no windows tested: {alert.summary}".replace("`", "'")
-    assert len(told.evidence) == 20
-    assert told.count >= 20
+    _, (warned,) = await opened(alert)
+    assert (warned.finding, warned.effect.measure, warned.action, warned.alert_id) == (
+        finding,
+        measure,
+        action,
+        alert.alert_id,
+    )
+    assert (warned.confidence, warned.p_value) == (None, None)
+    assert warned.statement == f"By an alert, which no windows tested: {alert.summary}".replace("`", "'")
+    assert len(warned.evidence) == 20
+    assert warned.count >= 20
 
 
 @pytest.mark.parametrize(
     "changes", [{"cleared": True}, {"severity": "info"}, {"at": START - HOUR}, {"labels": {"metric": "length"}}]
 )
 async def test_what_is_over_good_or_older_than_the_windows_opens_none(changes: dict[str, Any]) -> None:
-    _, told = await opened(replace(raised(length=0.4), **changes))
-    assert told == []
+    _, warned = await opened(replace(raised(length=0.4), **changes))
+    assert warned == []
 
 
 async def test_an_alert_is_no_discovery_of_mining() -> None:
@@ -77,15 +82,15 @@ async def test_a_claim_that_windows_bear_out_keeps_their_numbers() -> None:
     await world.runs().run(ROLE)
     world.now, world.claims = world.now + HOUR, []
     await world.runs().run(ROLE)
-    (told,) = await world.patterns()
-    assert (told.statement, told.p_value, told.seen_at) == (mined.statement, mined.p_value, START + 3 * HOUR)
+    (warned,) = await world.patterns()
+    assert (warned.statement, warned.p_value, warned.seen_at) == (mined.statement, mined.p_value, START + 3 * HOUR)
 
 
 async def test_a_pattern_of_an_alert_that_is_over_closes_and_stays_closed() -> None:
     alert = raised(efficiency=0.15)
-    world, (told,) = await opened(alert)
+    world, (warned,) = await opened(alert)
     gone = Effect(measure="reward", value=0.0, low=-0.01, high=0.01)
-    world.raised, world.seen = [], {told.pattern_id: Seen(share=1.0, count=300, effect=gone)}
+    world.raised, world.seen = [], {warned.pattern_id: Seen(share=1.0, count=300, effect=gone)}
     for _ in range(3):
         world.now += HOUR
         await world.runs().run(ROLE)

@@ -131,15 +131,26 @@ async def test_version_0_is_what_calls_were_before_the_role_had_any() -> None:
 
 
 @pytest.mark.parametrize("stage", ["registered", "refused", "rolled_back"])
-async def test_a_bundle_whose_answer_was_lost_is_not_registered_twice(stage: str) -> None:
+async def test_a_bundle_whose_answer_was_lost_makes_no_second_version(stage: str) -> None:
     programs = Programs(lost=True)
     plan = await executing(programs).step(approved_plan(), NOW)
     with pytest.raises(Unavailable):
         await executing(programs).step(plan, NOW)
     programs.versions[-1] = replace(programs.versions[-1], stage=stage, reason="a gate wrote over it")
+    programs.lost = False
     after = await executing(programs).step(plan, NOW)
     assert after.policy == programs.versions[-1].name
-    assert len(programs.asked) == 1
+    assert len(programs.versions) == 2
+
+
+async def test_a_bundle_that_was_promoted_while_its_answer_was_lost_is_the_plans() -> None:
+    programs = Programs(lost=True)
+    plan = await executing(programs).step(approved_plan(), NOW)
+    with pytest.raises(Unavailable):
+        await executing(programs).step(plan, NOW)
+    programs.lost = False
+    programs.versions = [version_of(1, "archived"), replace(programs.versions[-1], stage="stable")]
+    assert (await executing(programs).step(plan, NOW)).policy == programs.versions[-1].name
 
 
 async def test_what_was_there_before_the_plan_is_not_taken_for_its_own() -> None:

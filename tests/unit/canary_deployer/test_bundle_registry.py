@@ -18,7 +18,7 @@ from ratchet.canary_deployer.kv_bundles import BundleSweep
 from ratchet.canary_deployer.unloading import unneeded
 from ratchet.core.contract import ModelDeployed, TrainingStatus, named_id
 from ratchet.core.contract.bundle import NO_BUNDLE, Bundle, BundleModel, Example, Instructions, ToolTexts
-from ratchet.core.contract.http.rollouts import BundleOut
+from ratchet.core.contract.http.rollouts import BundleIn, BundleOut
 from ratchet.core.contract.policy_manifest import ArtifactFile, PolicyManifest
 from ratchet.core.contract.state import BUNDLES, JOBS, POLICIES, Job, PolicyVersion, ServedPolicy
 from ratchet.core.contract.training import Artifacts
@@ -53,8 +53,9 @@ class RegistryWorld:
             self.world.bus, self.world.policies, self.blobs, self.woken.append, self.world.lead
         )
 
-    async def register(self, bundle: Bundle, *, dry_run: bool = False) -> BundleOut:
-        return await self.registry.register(ROLE, bundle, "ann", "a better prompt", dry_run=dry_run)
+    async def register(self, bundle: Bundle, *, dry_run: bool = False, key: str | None = None) -> BundleOut:
+        asked = BundleIn(bundle=bundle, actor="ann", reason="a better prompt", idempotency_key=key, dry_run=dry_run)
+        return await self.registry.register(ROLE, asked, "ann")
 
     async def serve(self, version: int) -> None:
         """Make a version stable."""
@@ -170,6 +171,16 @@ async def test_a_bundle_whose_policy_has_ended_is_a_new_version() -> None:
     await scene.world.policies.change_version(ROLE, 1, lambda known: msgspec.structs.replace(known, stage="refused"))
     made = await scene.register(POLITE)
     assert (made.policy.version, made.new) == (2, True)
+
+
+async def test_one_key_is_one_version_whatever_became_of_it() -> None:
+    scene = RegistryWorld()
+    both = await asyncio.gather(*(scene.register(POLITE, key="plan-1") for _ in range(2)))
+    await scene.world.policies.change_version(ROLE, 1, lambda known: msgspec.structs.replace(known, stage="refused"))
+    again = await scene.register(reply("Another text."), key="plan-1")
+    assert {made.policy.version for made in both} == {1}
+    assert (again.policy.version, again.new, again.bundle) == (1, False, POLITE)
+    assert (await scene.register(POLITE, key="plan-2")).policy.version == 2
 
 
 async def test_a_dry_run_answers_and_writes_nothing() -> None:
@@ -440,8 +451,9 @@ async def test_planner_whose_file_is_damaged_or_gone_is_refused() -> None:
 
 async def test_calls_that_name_no_role_are_no_planners() -> None:
     scene = RegistryWorld()
+    asked = BundleIn(bundle=planner(scene), actor="ann", reason="a planner", dry_run=True)
     with pytest.raises(BadRequest, match="give planners a role of their own"):
-        await scene.registry.register("default", planner(scene), "ann", "a planner", dry_run=True)
+        await scene.registry.register("default", asked, "ann")
 
 
 async def test_planners_and_what_answers_calls_share_no_role() -> None:

@@ -48,7 +48,7 @@ def alerted(
 ) -> list[Pattern]:
     """What warnings raised since the windows began, which still stand, tell beside what the windows bear out
     (`claims`)."""
-    before, told = {pattern.pattern_id: pattern for pattern in known}, dict[str, Pattern]()
+    before, warned = {pattern.pattern_id: pattern for pattern in known}, dict[str, Pattern]()
     for alert in alerts:
         if alert.cleared or alert.severity == "info" or alert.at < windows.since:
             continue
@@ -59,8 +59,8 @@ def alerted(
         if last is not None and last.state == OPEN and last.alert_id is None:  # windows bore it out: that says more
             pattern = replace(last, seen_at=windows.until, trend=(last.share,))
         if last is None or last.state != CLOSED or last.alert_id != alert.alert_id:
-            told[pattern.pattern_id] = pattern
-    return [told[name] for name in told.keys() - {claim.pattern_id for claim in claims}]
+            warned[pattern.pattern_id] = pattern
+    return [warned[name] for name in warned.keys() - {claim.pattern_id for claim in claims}]
 
 
 def _pattern(alert: Alert, role: str, windows: Windows) -> Pattern:

@@ -216,7 +216,7 @@ def _ids_of(runs: Sequence[Trajectory]) -> tuple[str, ...]:
 
 
 def _weight(pattern: Pattern, material: Material) -> PlanChange | None:
-    """Half of what the component weighs now: people may choose another weight, and are told how."""
+    """Half of what the component weighs now: people may choose another weight, and read how to set it."""
     component = component_of(pattern)
     if component is None or not material.weight:
         return None

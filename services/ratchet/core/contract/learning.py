@@ -211,8 +211,6 @@ class AdaptationPlan(Value, frozen=True, kw_only=True, omit_defaults=True):
     success_metrics: Annotated[tuple[Phrase, ...], Meta(min_length=1)]
     rollback_criteria: Annotated[tuple[Phrase, ...], Meta(min_length=1)]
     approvals: tuple[Approval, ...] = ()
-    after_version: Count | None = None
-    """Newest version of the role when it began to be carried out: what the deployer makes of it is newer."""
     policy: Text | None = None
     """Name of the version that the deployer made of it."""
     job_id: Uuid | None = None

@@ -154,6 +154,8 @@ class PolicyVersion(Value, frozen=True, kw_only=True, omit_defaults=True):
     takes_tools: bool | None = None
     """Whether its engine's chat template shows it the tools that agents offer: as its gate saw it, and while it is
     stable as the deployer last saw it. None where that was not checked."""
+    idempotency_key: Text | None = None
+    """Of the request that registered the bundle: asked for again, it is this version."""
     cause: Cause | None = None
     """The training status that reported it."""
 

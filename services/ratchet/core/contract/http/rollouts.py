@@ -10,7 +10,7 @@ from ratchet.bus.message import JsonObject, Value
 from ratchet.core.contract.bundle import Bundle
 from ratchet.core.contract.http.answers import Answer, Instant
 from ratchet.core.contract.state import PolicyVersion, Route, ServedPolicy
-from ratchet.core.contract.values import listed
+from ratchet.core.contract.values import Text, listed
 
 Actor = Annotated[str, msgspec.Meta(max_length=200)]
 Reason = Annotated[str, msgspec.Meta(max_length=10_000)]
@@ -51,6 +51,8 @@ class BundleIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     bundle: Bundle
     actor: Actor
     reason: Reason
+    idempotency_key: Text | None = None
+    """The same key twice is one version, whatever became of it."""
     dry_run: bool = False
     """Answer as if it were registered, or refuse it, and change nothing."""
 
