@@ -51,7 +51,7 @@ from ratchet.trainer_worker.s3_artifacts import (
     fetch_search,
     hold_checkpoint,
     store_checkpoint,
-    store_metrics,
+    store_curves,
     store_policy,
 )
 from ratchet.trainer_worker.settings import Settings
@@ -190,10 +190,10 @@ class Attempt:
         conclusion = conclude(self._report.last, exited, self._reason)
         if conclusion is None:
             return None
-        curves = await self._patiently(lambda: store_metrics(objects, directory))
+        curves = await self._patiently(lambda: store_curves(objects, directory))
         finished = self._report.last
         if not isinstance(finished, Finished):  # what stopped or failed has stored its checkpoints already
-            return self._final(conclusion, Artifacts(checkpoint=self._report.checkpoint, training_curves=curves))
+            return self._final(conclusion, replace(curves, checkpoint=self._report.checkpoint))
         await self._read_job()
         if self._reason is StopReason.FENCED:
             return None

@@ -46,6 +46,7 @@ from ratchet.trainer_worker.job import (
     SearchSpec,
 )
 from ratchet.trainer_worker.model_card import model_card
+from ratchet.trainer_worker.tensorboard import event_file
 
 DATASET, RESUME, HELD = "dataset.parquet", "resume", "held"
 TRAIN, VALIDATION = "train_tasks.jsonl", "validation_tasks.jsonl"
@@ -300,19 +301,23 @@ def gather_documents(job: Path, card: str | None) -> Path:
     return documents
 
 
-def store_metrics(objects: BlobStore, directory: Path) -> str | None:
-    """Upload the metrics of all train steps; None when no step was done."""
+def store_curves(objects: BlobStore, directory: Path) -> Artifacts:
+    """Upload the metrics of all train steps, also as TensorBoard reads them; nothing when no step was done."""
     path = directory / METRICS_FILE
     if not path.is_file() or not path.stat().st_size:
-        return None
-    return objects.put_file(path, "metrics", ".jsonl").uri
-
-
-def artifacts_of(policy: Policy, curves: str | None, checkpoint: str | None) -> Artifacts:
-    """What a `completed` status names."""
+        return Artifacts()
+    events = event_file(path.read_bytes(), path.stat().st_mtime)
     return Artifacts(
+        training_curves=objects.put_file(path, "metrics", ".jsonl").uri,
+        tensorboard_logs=objects.put(events, "metrics", ".tfevents").uri,
+    )
+
+
+def artifacts_of(policy: Policy, curves: Artifacts, checkpoint: str | None) -> Artifacts:
+    """What a `completed` status names."""
+    return msgspec.structs.replace(
+        curves,
         final_checkpoint=policy.uri,
-        training_curves=curves,
         model_card=next((file.uri for file in policy.manifest.documents if file.name == CARD), None),
         digest=policy.digest,
         kind=policy.manifest.kind,

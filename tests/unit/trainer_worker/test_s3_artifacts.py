@@ -12,6 +12,7 @@ import pytest
 from ratchet.core.contract.bundle import Bundle, BundleModel, Instructions
 from ratchet.core.contract.policy_manifest import ADAPTER, BUNDLE, MODEL, REWARD_MODEL
 from ratchet.core.contract.training import (
+    Artifacts,
     CallBudget,
     Evaluation,
     EvaluationResults,
@@ -30,7 +31,7 @@ from ratchet.trainer_worker.s3_artifacts import (
     fetch_search,
     hold_checkpoint,
     store_checkpoint,
-    store_metrics,
+    store_curves,
     store_policy,
 )
 from ratchet.trainer_worker.training.checkpoints import CheckpointStore, open_checkpoint
@@ -216,7 +217,7 @@ def test_a_policy_carries_its_card_configuration_metrics_log_and_tokenizer(tmp_p
     for fact in ("| holdout_win_rate | 0.75 |", "| improvement_over_baseline | 0.25 |", "licence | none given"):
         assert fact in card
     assert "Nothing was held out" not in card
-    artifacts = artifacts_of(stored, None, None)
+    artifacts = artifacts_of(stored, Artifacts(), None)
     assert blobs.get(str(artifacts.model_card)) == documents["README.md"]
 
 
@@ -230,7 +231,7 @@ def test_adapter_of_reward_model_names_its_base_and_no_policy_continues_it(tmp_p
     scores = store_policy(blobs, dispatch(blobs, base.uri), fetch_base(blobs, base.uri, tmp_path), finished, NOW)
     assert (scores.manifest.base_model, scores.manifest.has_adapter) == (base.uri, True)
     assert scores.manifest.tokenizer_digest is not None
-    assert artifacts_of(scores, None, None).kind == REWARD_MODEL
+    assert artifacts_of(scores, Artifacts(), None).kind == REWARD_MODEL
     with pytest.raises(Rejected, match="not a policy"):
         fetch_base(blobs, scores.uri, tmp_path / "models")
 
@@ -307,9 +308,11 @@ def test_a_job_is_judged_as_often_as_its_request_asks_for(tmp_path: Path) -> Non
     assert often == [None, 7]
 
 
-def test_metrics_are_stored_only_when_there_are_any(tmp_path: Path) -> None:
+def test_curves_are_stored_only_when_there_are_any(tmp_path: Path) -> None:
     blobs = MemoryBlobs()
-    assert store_metrics(blobs, tmp_path) is None
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
-    uri = store_metrics(blobs, tmp_path)
-    assert blobs.get(str(uri)) == b'{"step": 1}\n'
+    assert store_curves(blobs, tmp_path) == Artifacts()
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 0.5}\n')
+    stored = store_curves(blobs, tmp_path)
+    assert blobs.get(str(stored.training_curves)) == b'{"step": 1, "loss": 0.5}\n'
+    assert b"brain.Event:2" in blobs.get(str(stored.tensorboard_logs))
+    assert str(stored.tensorboard_logs).endswith(".tfevents")

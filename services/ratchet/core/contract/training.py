@@ -451,7 +451,7 @@ class Artifacts(Value, frozen=True, kw_only=True, omit_defaults=True):
     final_checkpoint: str | None = None
     """Uri of the policy manifest (adapter, model or bundle)."""
     tensorboard_logs: str | None = None
-    """Where the logs are. Not set by Ratchet: see `training_curves`."""
+    """The curves as one file of events that TensorBoard reads (`<sha256>.tfevents`)."""
     training_curves: str | None = None
     """Where the curves are."""
     model_card: str | None = None
