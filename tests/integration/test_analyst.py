@@ -23,7 +23,7 @@ from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import eventually
 from ratchet.core.contract import Alert, Message, named_id
-from ratchet.core.contract.learning import PATTERNS, Pattern
+from ratchet.core.contract.learning import LEADERS, Pattern
 from ratchet.core.service.leadership import Leader, Leadership
 from ratchet.core.service.settings import SharedSettings
 from tests.support.coordinator import stored
@@ -69,7 +69,7 @@ async def runs_at(shared: SharedSettings, bus: Bus, clock: list[datetime]) -> As
     async def no_alerts(role: str) -> list[Alert]:
         return []
 
-    leadership = Leadership(ELECTION, Bucket(bus, PATTERNS, Leader), "http://here")
+    leadership = Leadership(ELECTION, Bucket(bus, LEADERS, Leader), "http://here")
     place = Place(url=shared.clickhouse_url, database=shared.clickhouse_database, timeout_s=shared.clickhouse_timeout_s)
     async with prepared_warehouse(shared) as warehouse, running(leadership):
         async with asyncio.timeout(10):

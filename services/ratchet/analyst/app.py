@@ -24,7 +24,7 @@ from ratchet.analyst.http_api import PatternRoutes, http_app
 from ratchet.analyst.http_clients import Coordinator, Deployer, peer
 from ratchet.analyst.http_episodes import EpisodeRoutes
 from ratchet.analyst.http_plans import PlanRoutes
-from ratchet.analyst.kv_patterns import LEADER, PatternStore
+from ratchet.analyst.kv_patterns import PatternStore
 from ratchet.analyst.kv_plans import PlanStore
 from ratchet.analyst.nats_trail import Trail
 from ratchet.analyst.plans import LOOK_S as PLANS_LOOK_S, Plans
@@ -34,7 +34,7 @@ from ratchet.analyst.settings import Settings
 from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket, Entry
 from ratchet.core.contract import Alert
-from ratchet.core.contract.learning import PATTERNS, AdaptationPlan
+from ratchet.core.contract.learning import LEADERS, AdaptationPlan
 from ratchet.core.contract.state import BASELINES, POLICIES, RewardDrift, Route
 from ratchet.core.errors import MissingExtra
 from ratchet.core.rules.redaction import rules_digest
@@ -54,7 +54,7 @@ from ratchet.core.stores.trajectories import StoredTrajectories
 from ratchet.core.stores.warehouse import Warehouse
 
 NAME = "analyst"
-ELECTION = Election(LEADER, "analyst", metrics.LEADING)
+ELECTION = Election("analyst", "analyst", metrics.LEADING)
 
 
 @asynccontextmanager
@@ -102,7 +102,7 @@ def assembled(settings: Settings, bus: Bus, warehouse: Warehouse, deployer: Depl
 
     plans, store, trail, shared = PlanStore(bus), PatternStore(bus), Trail(bus), settings.shared
     keys = known_keys(shared, NAME, connected)
-    leadership = Leadership(ELECTION, Bucket(bus, PATTERNS, Leader), f"http://{shared.http_host}:{settings.port}")
+    leadership = Leadership(ELECTION, Bucket(bus, LEADERS, Leader), f"http://{shared.http_host}:{settings.port}")
     runs = _runs(shared, bus, warehouse, leadership)
     looks, decisions = PatternRoutes(store, trail, runs, plans_of, bus.now), PlanRoutes(plans, store, trail, bus.now)
     api = http_app([looks, decisions, EpisodeRoutes(StoredTrajectories(warehouse), store.open_of)])

@@ -2,7 +2,6 @@
 
 <role>.<pattern_id>     a pattern
 analyst.looked.<role>   how far the role was looked at
-leader.analyst          which analyst leads
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from ratchet.core.errors import Unreadable
 
 log = structlog.get_logger()
 
-LEADER, LOOKED = "leader.analyst", "analyst.looked"
+LOOKED = "analyst.looked"
 
 
 class PatternStore:
@@ -63,6 +62,10 @@ class PatternStore:
             return await self._patterns.create(key, pattern)
         return await self._patterns.update(key, pattern, revision)
 
+    async def remove(self, pattern: Pattern, revision: int) -> None:
+        """Remove it unless it has changed since `revision`. Raises `Conflict`."""
+        await self._patterns.delete(f"{pattern.role}.{pattern.pattern_id}", revision)
+
     async def looked(self, role: str) -> Entry[Looked] | None:
         """How far a role was looked at."""
         return await self._looked.get(f"{LOOKED}.{role}")
@@ -76,7 +79,7 @@ class PatternStore:
 
 
 def _is_pattern(key: str) -> bool:
-    return key.count(".") == 1 and key != LEADER
+    return key.count(".") == 1
 
 
 def _own(key: str, entry: Entry[Pattern]) -> Entry[Pattern]:

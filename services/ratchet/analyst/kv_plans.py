@@ -51,6 +51,10 @@ class PlanStore:
         """Write it unless it has changed since `revision`. Raises `Conflict`."""
         return await self._plans.update(f"{plan.role}.{plan.plan_id}", plan, revision)
 
+    async def remove(self, plan: AdaptationPlan, revision: int) -> None:
+        """Remove it unless it has changed since `revision`. Raises `Conflict`."""
+        await self._plans.delete(f"{plan.role}.{plan.plan_id}", revision)
+
 
 def _read(key: str, entry: Entry[msgspec.Raw]) -> Entry[AdaptationPlan] | None:
     """A plan; None, and a line in the log, where it is none, or has a time without a zone, which compares to none."""

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 
 import structlog
 
+from ratchet.analyst.domain.patterns import CLOSED, OPEN
 from ratchet.analyst.domain.plan import (
     ANALYST,
     APPROVED,
@@ -50,6 +51,8 @@ KNOWN_FOR = timedelta(days=1)
 """How long after a plan's end an analyst that begins to lead looks whether its steps are in the trail."""
 ODD = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 """What a plan or pattern may raise that holds what no code of ours writes."""
+KEPT = timedelta(days=400)
+"""For so long what is over is kept: longer than the trail, whose steps forbid to draft a plan again that is lost."""
 DRAFT_AGAIN = timedelta(minutes=10)
 """After a draft that did not come about: its material may be days of trajectories."""
 
@@ -79,8 +82,8 @@ class Plans:
 
     async def look(self) -> None:
         """Go through all plans once, and draft one more. Raises `Unavailable`."""
-        patterns = {entry.value.pattern_id: entry.value for entry in await self.patterns.every()}
-        entries = await self.store.every()
+        known, entries = await self.patterns.every(), await self.store.every()
+        patterns = {entry.value.pattern_id: entry.value for entry in known}
         plans = [entry.value for entry in entries]
         for role in {plan.role for plan in plans}:
             await self._guarded(self._publish_missing(role, [plan for plan in plans if plan.role == role]), role)
@@ -89,6 +92,7 @@ class Plans:
             if entry.value.state not in ENDS:
                 await self._guarded(self._advance(entry, patterns, busy), entry.value.plan_id)
         await self._draft_next([*patterns.values()], plans)
+        await self._guarded(self._forget(known, entries), "what is over")
         for role in {pattern.role for pattern in patterns.values()}:
             await self._guarded(self._report(role, [*patterns.values()], plans), f"report of {role}")
 
@@ -159,6 +163,19 @@ class Plans:
             async with self.audit.act(act):
                 return approved(plan, now, POLICY, "low-risk plans of the role run by themselves")
         return plan
+
+    async def _forget(self, patterns: Sequence[Entry[Pattern]], plans: Sequence[Entry[AdaptationPlan]]) -> None:
+        """Remove what has been over for `KEPT`. An open pattern keeps its plans: they tell what was tried."""
+        before = self.now() - KEPT
+        is_open = {entry.value.pattern_id for entry in patterns if entry.value.state == OPEN}
+        for entry in plans:
+            plan = entry.value
+            if plan.state in ENDS and plan.history[-1].at < before and plan.pattern_id not in is_open:
+                await self.store.remove(plan, entry.revision)
+        for entry in patterns:
+            closed_at = entry.value.closed_at
+            if entry.value.state == CLOSED and closed_at is not None and closed_at < before:
+                await self.patterns.remove(entry.value, entry.revision)
 
     async def _publish(self, plan: AdaptationPlan) -> None:
         """Those of its steps that are not in the trail: they have ids of their own."""

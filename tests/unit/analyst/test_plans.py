@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import httpx
@@ -12,10 +12,12 @@ import msgspec
 import numpy as np
 import pytest
 
+from ratchet.analyst.domain.plan import stepped
 from ratchet.analyst.drafting import Drafting
-from ratchet.analyst.effects import Effects
+from ratchet.analyst.effects import Effects, EpisodesOf
 from ratchet.analyst.executing import Executing
 from ratchet.analyst.http_api import PatternRoutes, http_app
+from ratchet.analyst.http_clients import Deployer
 from ratchet.analyst.http_plans import PlanRoutes
 from ratchet.analyst.kv_patterns import PatternStore
 from ratchet.analyst.kv_plans import PlanStore
@@ -27,13 +29,14 @@ from ratchet.bus.testing import FakeBroker, FakeBus
 from ratchet.bus.testing.broker import Killed
 from ratchet.core.contract import LearningEvent
 from ratchet.core.contract.audit import AuditEntry
+from ratchet.core.contract.http.rollouts import RolePoliciesOut
 from ratchet.core.contract.learning import PLANS, AdaptationPlan, Pattern, Trigger
 from ratchet.core.errors import Unavailable
 from ratchet.core.rules.access import ANYONE, Caller
 from ratchet.core.service.asgi import CALLER, IDENTIFY
 from ratchet.core.service.audit import AuditLog
 from ratchet.core.stores.history import History
-from tests.support.adaptation import NOW, Programs, pattern_of
+from tests.support.adaptation import NOW, Programs, pattern_of, plan_of
 from tests.support.fake_bus import fake_broker
 
 OPERATOR = Caller("key_o", "ann", frozenset({"operate:shop"}))
@@ -69,12 +72,14 @@ class World:
         self.programs = Programs()
         self.store, self.patterns, self.trail = PlanStore(self.bus), PatternStore(self.bus), Trail(self.bus)
 
-    def analyst(self, *self_approved: str) -> Plans:
-        """One that leads."""
+    def analyst(
+        self, *self_approved: str, episodes: EpisodesOf = no_episodes, executes_by: Deployer | None = None
+    ) -> Plans:
+        """One that leads. `executes_by`: the deployer that carries plans out."""
         warehouse: Any = NoRows()
         deployer, coordinator = self.programs.deployer(), self.programs.coordinator()
-        drafting = Drafting(deployer, coordinator, History(warehouse), no_episodes)
-        executing = Executing(deployer, coordinator, Effects(warehouse, no_episodes), leads)
+        drafting = Drafting(deployer, coordinator, History(warehouse), episodes)
+        executing = Executing(executes_by or deployer, coordinator, Effects(warehouse, no_episodes), leads)
         audit = AuditLog(self.bus, "analyst")
         roles = frozenset(self_approved)
         return Plans(self.store, self.patterns, self.trail, drafting, executing, audit, roles, lambda: NOW)
@@ -359,17 +364,19 @@ async def test_plans_of_a_lost_bucket_are_not_drafted_again(world: World) -> Non
     assert await world.steps() == ["plan_draft", "plan_rejected"]
 
 
-async def test_a_fault_of_one_plan_stops_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    await world.open(pattern_of(pattern_id="2" * 32, action="note"))
-    analyst = world.analyst("shop")
+class OddDeployer(Deployer):
+    """Answers what our code does not expect."""
 
-    def odd(pattern: Pattern, *_: object) -> Any:
+    async def policies(self, role: str) -> RolePoliciesOut:
         raise TypeError("can't compare offset-naive and offset-aware datetimes")
 
+
+async def test_a_fault_of_one_plan_stops_no_other(world: World) -> None:
+    await world.open(pattern_of(pattern_id="2" * 32, action="note"))
+    analyst = world.analyst("shop", executes_by=OddDeployer(world.programs.deployer().client))
     for _ in range(2):
         await analyst.look()
     await world.decided(OPERATOR, "approve", {})
-    monkeypatch.setattr(Executing, "_begin", odd)
     await world.open(pattern_of(pattern_id="3" * 32, action="note"))
     await analyst.look()
     assert len(await world.plans()) == 3
@@ -413,18 +420,29 @@ async def test_canaries_are_looked_at_before_a_draft_and_one_is_made_at_a_time(w
     assert "step" in made
 
 
-async def test_a_draft_that_fails_is_not_begun_at_every_look(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_draft_that_fails_is_not_begun_at_every_look(world: World) -> None:
     tries: list[str] = []
 
-    async def away(self: Drafting, pattern: Pattern, kind: str) -> Any:
-        tries.append(pattern.pattern_id)
+    async def away(role: str, *_: object, **__: object) -> Episodes:
+        tries.append(role)
         raise Unavailable("ClickHouse is away")
 
-    monkeypatch.setattr(Drafting, "material", away)
-    analyst = world.analyst()
+    analyst = world.analyst(episodes=away)
     for _ in range(3):
         await analyst.look()
     assert len(tries) == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "days", "left"),
+    [("closed", 399, (1, 1)), ("closed", 401, (0, 0)), ("dismissed", 401, (1, 0)), ("open", 401, (1, 1))],
+)
+async def test_what_is_over_is_forgotten_after_400_days(state: str, days: int, left: tuple[int, int]) -> None:
+    world, ended = World(), NOW - timedelta(days=days)
+    await world.open(pattern_of(state=state, closed_at=None if state == "open" else ended, seen_at=ended))
+    await world.store.create(stepped(plan_of(), "rejected", ended, "ann", "no"))
+    await world.analyst().look()
+    assert (len(await world.patterns.every()), len(await world.plans())) == left
 
 
 async def test_a_report_is_published_once_a_week(world: World) -> None:

@@ -14,7 +14,7 @@ from ratchet.core.contract.roles import DEFAULT_ROLE, RoleMessage
 from ratchet.core.contract.training import TrainingConfig
 from ratchet.core.contract.values import Amount, Count, Role, Share, Text, Uuid, listed, matching
 
-PATTERNS, PLANS = "patterns", "plans"
+PATTERNS, PLANS, LEADERS = "patterns", "plans", "leaders"
 """Buckets."""
 FOCUS_AREAS = (
     "agent_behavior",

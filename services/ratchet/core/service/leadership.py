@@ -51,7 +51,7 @@ class Election:
     """What is elected: one leader of a service's processes."""
 
     key: str
-    """In the service's own bucket; a role's name has no dot."""
+    """In a bucket of the service; where that has keys of roles: their names have no dot."""
     holder: str
     """A word for who may lead, such as `deployer`."""
     leading: Gauge
