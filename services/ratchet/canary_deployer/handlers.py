@@ -42,7 +42,7 @@ class Handlers:
     async def on_training_status(self, received: Received[TrainingStatus]) -> Sequence[Message]:
         """Register the policy of a completed job, once, refused where the role's engine can never hold it.
 
-        Other statuses, and those of replaced attempts, do nothing.
+        Other statuses, those of replaced attempts and of jobs that offer no policy do nothing.
         """
         status = received.message
         if not deployable(status):
@@ -51,6 +51,8 @@ class Handlers:
         job = entry.value if entry else None
         if fenced(status, job):
             log.info("status of a fenced attempt", job=status.training_job_id, attempt=status.attempt)
+            return ()
+        if job is not None and not job.request.offer:
             return ()
         manifest = await asyncio.to_thread(self._read_manifest, status)
         now, cause = self.now(), received.as_cause()

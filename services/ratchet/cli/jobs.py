@@ -167,11 +167,12 @@ def show_job(job: JobOut, directory: Path, attempts: Sequence[AttemptRecord] = (
 
 
 def next_step(job: JobOut, directory: Path) -> str:
-    """The command that leads to what a completed job made: no role lists a reward model."""
+    """The command that leads to what a completed job made: no role lists a reward model, or what is not offered."""
     made = job.artifacts
-    if made is not None and made.kind == REWARD_MODEL and made.final_checkpoint is not None:
+    if made is not None and made.final_checkpoint is not None and (made.kind == REWARD_MODEL or not job.request.offer):
         export = follow_up("policies", "export", made.final_checkpoint, directory=directory)
-        return f"`{export}` writes the reward model that it made, which no role lists"
+        what = "reward model" if made.kind == REWARD_MODEL else "policy"
+        return f"`{export}` writes the {what} that it made, which no role lists"
     return f"`{follow_up('policies', 'list', job.role, directory=directory)}` shows the policy that it made"
 
 

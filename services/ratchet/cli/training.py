@@ -76,6 +76,7 @@ def train(
     search: Asked | None = None,
     snapshot: Snapshot = None,
     priority: Annotated[str, typer.Option(help="low, normal, high or urgent.")] = "normal",
+    no_offer: Annotated[bool, typer.Option("--no-offer", help="Store the policy, but make it no candidate.")] = False,
     parameter: Parameters = None,
     request: Request = None,
     wait: Wait = False,
@@ -116,6 +117,7 @@ def train(
                 "snapshot": snapshot_of(snapshot_named(locate(directory), snapshot)),
             },
             "priority": priority,
+            **({"offer": False} if no_offer else {}),
             **({"prompts": stored_search(locate(directory), roles[0], search)} if search is not None else {}),
         }
     if request is None and len(roles) > 1:

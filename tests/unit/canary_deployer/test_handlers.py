@@ -216,6 +216,14 @@ async def test_reward_model_is_no_version_of_its_role() -> None:
         assert [policy.training_samples for policy in registered] == ([] if kind == "reward_model" else [None])
 
 
+async def test_a_policy_that_its_job_does_not_offer_is_no_version() -> None:
+    registrar = Registrar()
+    asked = msgspec.structs.replace(job().request, offer=False)
+    await Bucket(registrar.bus, JOBS, Job).put(JOB, job(request=asked))
+    assert await registrar.deliver(status()) == []
+    assert await registrar.policies.versions("support") == []
+
+
 async def test_the_status_of_a_fenced_attempt_is_ignored() -> None:
     registrar = Registrar()
     await Bucket(registrar.bus, JOBS, Job).put(JOB, job(attempt=2))

@@ -74,6 +74,7 @@ def test_every_setting_reaches_the_request() -> None:
         "requester": "mia",
         "notes": "weekly",
         "deadline": after(60).isoformat(),
+        "offer": False,
     }
     made = request_of(body)
     load_contracts().check_strict(made)
@@ -85,6 +86,7 @@ def test_every_setting_reaches_the_request() -> None:
         role="support",
         priority="high",
         deadline=after(60),
+        offer=False,
         evaluation=Evaluation(enabled=True, holdout_size=0.1),
         metadata=RequestMetadata(notes="weekly"),
         training_config=TrainingConfig(

@@ -71,6 +71,13 @@ def test_learning_from_pairs_or_thumbs_leaves_count_of_trajectories_alone() -> N
     assert after_rewards([changed(one, state="completed") for one in others], 100).is_due
 
 
+def test_a_training_that_offers_no_policy_holds_no_trigger_back() -> None:
+    tried = job(request=request(offer=False), state="completed", rewarded=90)
+    assert after_rewards([tried, job("own", rewarded=10)], 110).is_due
+    pairs = job(request=request(training_config=config("dpo"), offer=False), state="completed", preferences=90)
+    assert after_preferences([pairs], 500).is_due
+
+
 def test_other_roles_do_not_matter() -> None:
     other = job(request=request(role="sales", trigger_reason="threshold_reached"), rewarded=500)
     assert after_rewards([other], 100).is_due

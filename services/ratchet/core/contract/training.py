@@ -330,6 +330,8 @@ class TrainingRequest(Message, frozen=True, kw_only=True, omit_defaults=True):
     """Requests with the same key are one job."""
     deadline: datetime | None = None
     """Not to be started after this."""
+    offer: bool = True
+    """False: the policy is stored, and its job names it, but it is no version of its role: nothing serves it."""
 
     @property
     def event_id(self) -> str:

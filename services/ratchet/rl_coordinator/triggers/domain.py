@@ -86,7 +86,7 @@ PREFERRED = Measure(
     name="preferences",
     noun="preferences",
     role_of=lambda message: message.role if isinstance(message, Preference) else None,
-    count_at=lambda job: job.preferences or 0 if dataset_format(job.algorithm) == PAIRS else None,
+    count_at=lambda job: job.preferences or 0 if job.request.offer and dataset_format(job.algorithm) == PAIRS else None,
 )
 
 

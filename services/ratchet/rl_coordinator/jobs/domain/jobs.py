@@ -75,13 +75,18 @@ CountedOf = Callable[[str], Counted]
 
 
 def learns_from_trajectories(job: Job) -> bool:
-    """Whether a job uses rewarded trajectories up: one that learns from pairs or thumbs, or reads a few for what was
-    said of them, leaves their count alone. Executions are those of rewarded trajectories."""
+    """Whether a job uses rewarded trajectories up: one that learns from pairs or thumbs, reads a few for what was said
+    of them, or offers no policy, leaves their count alone. Executions are those of rewarded trajectories."""
     algorithm = ALGORITHMS.get(job.algorithm)
-    return not (algorithm and algorithm.writes_bundle) and dataset_format(job.algorithm) in (
-        TRAJECTORIES,
-        EXECUTIONS,
-        None,
+    return (
+        job.request.offer
+        and not (algorithm and algorithm.writes_bundle)
+        and dataset_format(job.algorithm)
+        in (
+            TRAJECTORIES,
+            EXECUTIONS,
+            None,
+        )
     )
 
 

@@ -251,6 +251,7 @@ function Request({ job }: { job: Job }) {
       <Facts rows={[
         ["Why", <DataText text={job.request.trigger_reason} />],
         ["Priority", job.priority],
+        ["Offered as a candidate", job.request.offer === false ? "no" : null],
         ["Waited for a slot", duration(job.queue_wait_s ?? 0)],
         ["Attempts that no worker took", (job.unclaimed ?? 0) > 0 ? plural(job.unclaimed ?? 0, "attempt") : null],
         ["Time of all attempts", usage?.total_training_time_seconds == null ? null : duration(usage.total_training_time_seconds)],
