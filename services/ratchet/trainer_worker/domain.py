@@ -144,7 +144,7 @@ class Frame:
             role=request.role,
             attempt=self.dispatch.attempt,
             progress=_progress(report.progress),
-            metrics=_metrics(report.progress),
+            metrics=_metrics(report),
             artifacts=artifacts or (Artifacts(checkpoint=report.checkpoint) if report.checkpoint else None),
             resource_usage=self.usage(report, now),
             metadata=StatusMetadata(
@@ -239,11 +239,14 @@ def _progress(event: Progressed | None) -> Progress | None:
     )
 
 
-def _metrics(event: Progressed | None) -> Metrics | None:
+def _metrics(report: Report) -> Metrics | None:
+    """Of the newest train step before its update; of a training that has finished what it says of its result."""
+    event = report.progress
     if event is None:
         return None
+    result = report.last.metrics if isinstance(report.last, Finished) else {}
     fields = CurrentMetrics.__struct_fields__
-    known: dict[str, Any] = {name: value for name, value in event.metrics.items() if name in fields}
+    known: dict[str, Any] = {name: value for name, value in (event.metrics | result).items() if name in fields}
     # k3 is non-negative but for rounding, and the contract holds it to that.
     if "kl_divergence" in known:
         known["kl_divergence"] = max(0.0, known["kl_divergence"])

@@ -14,7 +14,16 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
-from ratchet.trainer_worker.training.learner.losses import Loss, Objective, Tokens, k3, policy_loss, row_weights
+from ratchet.trainer_worker.training.learner.losses import (
+    PULL_BOUND,
+    Loss,
+    Objective,
+    Tokens,
+    k3,
+    policy_loss,
+    pull,
+    row_weights,
+)
 from ratchet.trainer_worker.training.learner.rows import Row
 from tests.support.tiny_models import write_tiny_model
 
@@ -157,6 +166,29 @@ def test_k3_is_zero_at_the_reference_and_positive_elsewhere() -> None:
     assert k3(torch.tensor([0.0]), torch.tensor([math.log(2.0)])).item() == pytest.approx(2 - math.log(2) - 1)
 
 
+def pulls(differences: list[float]) -> list[float]:
+    """Gradients of the pull at so many nats above the reference."""
+    logprobs = torch.tensor(differences, requires_grad=True)
+    pull(logprobs, torch.zeros(len(differences))).sum().backward()
+    assert logprobs.grad is not None
+    return logprobs.grad.tolist()
+
+
+def test_the_pull_of_the_reference_is_the_gradient_of_the_kl() -> None:
+    """Weighted by what pi draws, against autograd through KL(pi || reference) over the whole vocabulary."""
+    logits = torch.tensor([1.0, 0.2, -0.5, -2.0], requires_grad=True)
+    reference = torch.log_softmax(torch.tensor([-0.3, 0.4, 0.1, 0.6]), -1)
+    pi = torch.log_softmax(logits, -1)
+    (exact,) = torch.autograd.grad((pi.exp() * (pi - reference)).sum(), logits, retain_graph=True)
+    (drawn,) = torch.autograd.grad((pi.detach().exp() * pull(pi, reference)).sum(), logits)
+    assert drawn.tolist() == pytest.approx(exact.tolist(), abs=1e-6)
+
+
+def test_one_extreme_token_does_not_own_the_pull() -> None:
+    """At 15 nats below, where k3 would pull 3 million times as hard as at 1."""
+    assert pulls([1.0, -1.0, -15.0, 15.0]) == pytest.approx([1.0, -1.0, -PULL_BOUND, PULL_BOUND])
+
+
 def test_each_normalisation_weighs_rows_its_own_way() -> None:
     """Trajectory a has two rows of 1 and 3 tokens, b one row of 4."""
     names, trained = ["a", "a", "b"], [1, 3, 4]
@@ -197,8 +229,7 @@ def trl(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
             epsilon=0.2,
             epsilon_high=0.28,
             delta=3.0,
-            beta=0.001,
-            use_bias_correction_kl=False,
+            beta=0.0,
             report_to="none",
             use_cpu=True,
             bf16=False,
@@ -227,11 +258,10 @@ def gradients(model: Any) -> dict[str, torch.Tensor]:
 
 @dataclass(frozen=True)
 class Columns:
-    """For each token of each row, what the three policies would have said."""
+    """For each token of each row, what the two policies would have said."""
 
     proximal: list[list[float]]
     behavior: list[list[float]]
-    reference: list[list[float]]
 
 
 def columns_near(model: Any, corrected: bool) -> Columns:
@@ -246,7 +276,7 @@ def columns_near(model: Any, corrected: bool) -> Columns:
         return [per_token(row, seed, spread, base) for row, base in zip(ROWS, own, strict=True)]
 
     proximal = noisy(1, 0.3)
-    return Columns(proximal, noisy(2, 0.5) if corrected else proximal, noisy(3, 0.2))
+    return Columns(proximal, noisy(2, 0.5) if corrected else proximal)
 
 
 @dataclass(frozen=True)
@@ -270,8 +300,8 @@ KINDS = [
 
 
 def loss_of_trl(model: Any, trl: Any, columns: Columns, kind: Kind, corrected: bool) -> torch.Tensor:
-    """TRL's flags: epsilon .2/.28, delta 3 (two-sided clip), beta .001 (no bias correction of the KL),
-    importance ratio truncated at 2."""
+    """TRL's flags: epsilon .2/.28, delta 3 (two-sided clip), importance ratio truncated at 2, and no beta: its penalty
+    is k3, ours is not."""
 
     def answers(per_row: list[list[float]]) -> torch.Tensor:
         return padded([column[PROMPT:] for column in per_row])
@@ -285,7 +315,6 @@ def loss_of_trl(model: Any, trl: Any, columns: Columns, kind: Kind, corrected: b
         "tool_mask": padded([[float(m) for m in row.loss_mask[PROMPT:]] for row in ROWS]).long(),
         "advantages": torch.tensor(ADVANTAGES),
         "old_per_token_logps": answers(columns.proximal),
-        "ref_per_token_logps": answers(columns.reference),
         "importance_sampling_ratio": (answers(columns.proximal) - answers(columns.behavior)).exp().clamp(max=2.0),
         "num_items_in_batch": torch.tensor(10),
     }
@@ -318,12 +347,11 @@ def loss_of_ours(model: Any, columns: Columns, kind: Kind, corrected: bool) -> t
         weights_N=torch.tensor(weights).repeat_interleave(sizes),
         row_N=torch.arange(3).repeat_interleave(sizes),
         rows=3,
-        reference_N=flat(columns.reference),
     )
     objective = Objective(
         importance_cap=2.0 if corrected else None,
         rejection_window=None,
-        kl_beta=0.001,
+        kl_beta=0.0,
         ratio=kind.ratio,
         surrogate=kind.surrogate,
     )

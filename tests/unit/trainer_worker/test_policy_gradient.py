@@ -15,6 +15,8 @@ from ratchet.core.datasets.domain.sequences import packed
 from ratchet.trainer_worker.errors import DataUnusable, Diverged, StopRequested
 from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.checkpoints import open_checkpoint
+from ratchet.trainer_worker.training.learner.logprobs import Scorer
+from ratchet.trainer_worker.training.learner.rows import policy_data
 from ratchet.trainer_worker.training.policy import TrainedPolicy
 from tests.support.snapshot_rows import call as logged_call
 from tests.support.trainer_runs import JOB_ID, RecordingRun, job_spec, mean_reward, play, toy_model
@@ -222,3 +224,22 @@ def changed(**changes: Any) -> Hyperparameters:
 
 def _with_dataset(spec: Any, dataset: Any) -> Any:
     return replace(spec, config=replace(spec.config, dataset=dataset))
+
+
+def test_the_figures_of_a_job_are_those_of_the_policy_that_it_offers(tmp_path: Path) -> None:
+    """Its one train step measured the policy that wrote the data; scored anew, the rows say how far that step went."""
+    logged = play(toy_model(0), 32, 8, torch.Generator().manual_seed(0))
+    run, model = RecordingRun(tmp_path, "rloo"), toy_model(0)
+    hyper = replace(FULL, max_steps=1, batch_size=1000)
+    outcome = load_train("rloo")(job_spec("rloo", hyper=hyper), policy_of(model), logged, run)
+    (step,) = run.steps
+    assert step.metrics["approx_kl"] == pytest.approx(0.0, abs=1e-6)
+    assert step.metrics["ess"] == pytest.approx(1.0, abs=1e-5)
+    assert outcome.metrics["approx_kl"] > 0.05
+    assert outcome.metrics["ess"] < 0.95
+    assert outcome.metrics["clip_fraction"] > step.metrics["clip_fraction"] == 0.0
+    rows = policy_data(logged, None, mirrored=False).rows
+    with torch.no_grad():
+        entropy = Scorer(model).score(rows).entropy_N
+    assert outcome.metrics["policy_entropy"] == pytest.approx(float(entropy.mean()), abs=0.02)
+    assert (outcome.metrics["loss"], outcome.metrics["grad_norm"]) == (step.metrics["loss"], step.metrics["grad_norm"])

@@ -10,7 +10,10 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import huber_loss
 
+PULL_BOUND = 5.0
+"""Nats from the reference beyond which a token pulls no harder, so that a rare one cannot own a train step."""
 LOG_BOUND = 20.0
 """Log-ratios are clamped here before exponentiation, so that one absurd token cannot make the loss infinite."""
 
@@ -85,10 +88,9 @@ class Loss:
 
 
 def policy_loss(tokens: Tokens, objective: Objective) -> Loss:
-    """The surrogate of pi/proximal, times the truncated weight proximal/behaviour, plus k3 KL to the reference.
+    """The surrogate of pi/proximal, times the truncated weight proximal/behaviour, plus the pull of the reference.
 
-    Decoupled objective: arXiv:2110.00641 eq. 8; k3: Schulman 2020, "Approximating KL Divergence"; a row's ratio (GSPO):
-    arXiv:2507.18071 eq. 7.
+    Decoupled objective: arXiv:2110.00641 eq. 8; a row's ratio (GSPO): arXiv:2507.18071 eq. 7.
     """
     log_ratio_N = tokens.logprobs_N - tokens.proximal_N
     shift_R = row_means(log_ratio_N, tokens.row_N, tokens.rows)
@@ -98,7 +100,7 @@ def policy_loss(tokens: Tokens, objective: Objective) -> Loss:
     if objective.importance_cap is not None:
         loss_N = loss_N * _exp(log_weight_N).clamp(max=objective.importance_cap)
     if objective.kl_beta and tokens.reference_N is not None:
-        loss_N = loss_N + objective.kl_beta * k3(tokens.logprobs_N, tokens.reference_N)
+        loss_N = loss_N + objective.kl_beta * pull(tokens.logprobs_N, tokens.reference_N)
     kept_N = kept_tokens(log_weight_N, tokens.row_N, tokens.rows, objective.rejection_window)
     with torch.no_grad():
         low = 0.0 if objective.surrogate == CISPO else 1 - objective.clip_low
@@ -148,6 +150,14 @@ def row_means(values_N: Tensor, row_N: Tensor, rows: int) -> Tensor:
     sums_R = values_N.new_zeros(rows).index_add(0, row_N, values_N)
     counts_R = torch.bincount(row_N, minlength=rows).clamp(min=1)
     return sums_R / counts_R
+
+
+def pull(logprobs_N: Tensor, reference_N: Tensor) -> Tensor:
+    """k2 of Schulman 2020, "Approximating KL Divergence", per token, and a line beyond `PULL_BOUND`.
+
+    On tokens that pi drew its gradient is that of KL(pi || reference); that of k3 is not, and grows with the ratio.
+    """
+    return huber_loss(logprobs_N, reference_N, reduction="none", delta=PULL_BOUND)
 
 
 def k3(logprobs_N: Tensor, reference_N: Tensor) -> Tensor:

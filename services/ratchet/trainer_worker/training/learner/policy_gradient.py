@@ -274,8 +274,8 @@ def drive(learning: Learning, update: Update, own: JsonObject) -> Outcome:
             run.stepped(TrainStep(number, update.total, update.epoch_of(number), update.epoch_of(update.total), shown))
             if run.checkpoint_due(number):
                 run.save(number, steps.save)
-        stop = steps.end()
-    last = {name: value for name, value in last.items() if name != "tokens"}  # reported as tokens_per_second
+        stop, offered = steps.end()
+    last = {name: value for name, value in (last | offered).items() if name != "tokens"}  # is tokens_per_second
     return Outcome(
         samples=len(learnt),
         metrics=constant | data_metrics(data) | dict(update.fixed.figures) | last,
@@ -322,24 +322,23 @@ class TrainSteps:
             return None
         self.healthy.keep(self.update.done)
         self.update.apply()
-        if self.drift is None:
-            return measured.metrics
-        shifts = {"reward_shift": self.drift.reward_shift, "independent_shift": self.drift.independent_shift}
-        return measured.metrics | shifts
+        return measured.metrics | self._shifts()
 
-    def end(self) -> HealthStop | None:
+    def end(self) -> tuple[HealthStop | None, dict[str, float]]:
         """Judge the last weights too; those of a stopped training are replaced by the newest healthy ones.
 
-        Raises `Unhealthy` when there are none.
+        Returns the stop, and the figures of the policy that is left, on the rows of the last train step; the loss is
+        that step's own. Raises `Unhealthy` when no weights are worth keeping.
         """
-        if self.stop is None and self.update.done:
-            self._judge(self.update.done, self.update.measure_end())
         if self.stop is None:
-            return None
+            measured = self.update.measure_end()
+            self._judge(self.update.done, measured)
+            if self.stop is None:
+                return None, self._figures(measured)
         stop = described(self.stop, self.healthy.restore())
         if stop.kept_step is None:
             raise Unhealthy(stop)
-        return stop
+        return stop, self._figures(self.update.measure_end())
 
     def save(self, directory: Path) -> None:
         """All that a resumed training needs."""
@@ -356,6 +355,17 @@ class TrainSteps:
         self.health.norms = state["norms"]
         if self.drift is not None:
             self.drift.shifts = state["shifts"]
+
+    def _figures(self, measured: Measured) -> dict[str, float]:
+        """Of the weights that are left."""
+        if self.drift is not None:
+            self.drift.add(measured.shifts)
+        return {name: value for name, value in measured.metrics.items() if name != "loss"} | self._shifts()
+
+    def _shifts(self) -> dict[str, float]:
+        if self.drift is None:
+            return {}
+        return {"reward_shift": self.drift.reward_shift, "independent_shift": self.drift.independent_shift}
 
     def _judge(self, number: int, measured: Measured) -> bool:
         """Whether train step `number` found the weights unhealthy. Those that nothing was learnt into never are."""
