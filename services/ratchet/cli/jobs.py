@@ -196,6 +196,7 @@ def facts_of(job: JobOut) -> dict[str, object]:
         "worker": job.worker,
         "created": job.created_at,
         "waited": f"{job.queue_wait_s:.0f} s",
+        "starts within (UTC)": job.request.start_hours if job.state == "queued" else None,
         "started": job.started_at,
         "finished": job.finished_at,
         "notes": plan_lines(notes) if notes else None,

@@ -74,6 +74,7 @@ def test_every_setting_reaches_the_request() -> None:
         "requester": "mia",
         "notes": "weekly",
         "deadline": after(60).isoformat(),
+        "start_hours": "22-6",
         "offer": False,
     }
     made = request_of(body)
@@ -86,6 +87,7 @@ def test_every_setting_reaches_the_request() -> None:
         role="support",
         priority="high",
         deadline=after(60),
+        start_hours="22-6",
         offer=False,
         evaluation=Evaluation(enabled=True, holdout_size=0.1),
         metadata=RequestMetadata(notes="weekly"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, strategies as st
 
 from ratchet.core.contract.training import Compute
@@ -60,6 +61,19 @@ def test_a_job_in_its_pause_before_a_retry_is_passed_over() -> None:
     paused, other = job("paused", retry_at=after(60)), job("other", created_at=after(5))
     assert ONE_SLOT.next_up([paused, other], after(10)) == [other]
     assert ONE_SLOT.next_up([paused, other], after(60)) == [paused]
+
+
+@pytest.mark.parametrize(("hours", "starts"), [("12-13", True), ("13-12", False), ("22-6", False), ("9-9", True)])
+def test_a_job_waits_for_the_hours_that_it_may_start_in(hours: str, starts: bool) -> None:
+    waiting = job(request=request(start_hours=hours))
+    assert ONE_SLOT.next_up([waiting], NOON) == [waiting] * starts
+    assert ONE_SLOT.next_up([changed(waiting, priority="high")], NOON) != []
+
+
+def test_the_hours_of_a_job_hold_no_other_up() -> None:
+    nightly, other = job("nightly", request=request(start_hours="22-6")), job("other", created_at=after(5))
+    assert ONE_SLOT.next_up([nightly, other], after(10)) == [other]
+    assert ONE_SLOT.next_up([nightly], after(11 * 3600)) == [nightly]
 
 
 def test_a_pause_that_a_clock_a_year_ahead_noted_lasts_no_year() -> None:

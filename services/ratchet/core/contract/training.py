@@ -26,6 +26,7 @@ from ratchet.core.contract.values import (
     Uri,
     Uuid,
     listed,
+    matching,
 )
 
 
@@ -305,6 +306,10 @@ class RequestMetadata(Value, frozen=True, kw_only=True, omit_defaults=True):
     """The job this one follows: a note for people. What a job continues from is `base_model`."""
 
 
+StartHours = Annotated[str, matching(r"^([01]?[0-9]|2[0-3])-([01]?[0-9]|2[0-3])$")]
+"""From the first hour of the day until the second begins, over midnight where it is the smaller one."""
+
+
 class TrainingRequest(Message, frozen=True, kw_only=True, omit_defaults=True):
     """A request for training. The same `idempotency_key` (or job id) twice is one job."""
 
@@ -330,6 +335,8 @@ class TrainingRequest(Message, frozen=True, kw_only=True, omit_defaults=True):
     """Requests with the same key are one job."""
     deadline: datetime | None = None
     """Not to be started after this."""
+    start_hours: StartHours | None = None
+    """Hours of the day, in UTC, in which an attempt of `low` or `normal` priority may start: `22-6`."""
     offer: bool = True
     """False: the policy is stored, and its job names it, but it is no version of its role: nothing serves it."""
 

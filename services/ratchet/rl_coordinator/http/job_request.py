@@ -53,6 +53,7 @@ def training_request(job: JobIn, job_id: str, now: datetime) -> TrainingRequest:
         metadata=metadata if metadata != RequestMetadata() else None,
         idempotency_key=job.idempotency_key,
         deadline=job.deadline,
+        start_hours=job.start_hours,
         offer=job.offer,
     )
 

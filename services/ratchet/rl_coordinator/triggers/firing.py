@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 
 import structlog
 import uuid_utils
+from msgspec.structs import replace
 
 from ratchet.bus.kv import Bucket, Entry
 from ratchet.bus.message import Value
@@ -97,6 +98,7 @@ class Firer:
                 return job
             if planned is None:
                 request = training_request(firing, job_id, role, recipe.config, priority=recipe.priority, now=now)
+                request = replace(request, start_hours=recipe.start_hours)
                 planned = await self._jobs.planner.resolved(request)
                 self._jobs.intake.require_valid(planned)
             if await self._claimed(planned, claim):

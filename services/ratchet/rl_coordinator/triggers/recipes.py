@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 
 from ratchet.core.contract.snapshot import PAIRS
-from ratchet.core.contract.training import TrainingConfig
+from ratchet.core.contract.training import StartHours, TrainingConfig
 from ratchet.core.errors import ConfigError
 from ratchet.core.rules.algorithms import dataset_format
 from ratchet.core.rules.engines import ANY_ROLE
@@ -42,6 +42,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     threshold: int
     """New rewarded trajectories, or preferences, that start a training."""
     priority: str = "normal"
+    start_hours: StartHours | None = None
+    """See `TrainingRequest`."""
     cron: str | None = None
     """Times at which a training starts too, in cron's five fields, in UTC."""
     degradation: Degradation | None = None

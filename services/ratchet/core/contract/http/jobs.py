@@ -62,6 +62,7 @@ class JobIn(TrainingConfig, frozen=True, kw_only=True, omit_defaults=True):
     """The same key twice is one job."""
     deadline: Instant | None = None
     """A job that has not started by then fails."""
+    start_hours: str | None = None
     offer: bool = True
     requester: str = "api"
     notes: str | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from ratchet.core.contract.state import Job, JobState
 from ratchet.core.contract.training import TrainingRequest
@@ -53,15 +53,15 @@ class Schedule:
     def next_up(self, jobs: Iterable[Job], now: datetime) -> list[Job]:
         """The queued jobs that fit into free slots of their pools, best first; the rest keeps waiting.
 
-        A job waits until it is announced as queued, so that the bus hears of states in order, and through its pause
-        before a retry.
+        A job waits until it is announced as queued, so that the bus hears of states in order, through its pause before
+        a retry, and for the hours in which it may start.
         """
         everything = list(jobs)
         used = self.slots_used(everything)
         free = {pool: total - used[pool] for pool, total in self.slots.items()}
         chosen: list[Job] = []
         for job in self.in_order(job for job in everything if job.state == JobState.QUEUED and is_announced(job)):
-            if free.get(job.pool, 0) > 0 and not _pauses(job, now):
+            if free.get(job.pool, 0) > 0 and not _pauses(job, now) and may_start(job, now):
                 free[job.pool] -= 1
                 chosen.append(job)
         return chosen
@@ -70,6 +70,16 @@ class Schedule:
         """Held slots by pool."""
         held = Counter(job.pool for job in jobs if job.state in ACTIVE)
         return {pool: held[pool] for pool in self.slots}
+
+
+def may_start(job: Job, now: datetime) -> bool:
+    """Whether it is one of the hours that the job waits for; one of high priority waits for none."""
+    hours = job.request.start_hours
+    if hours is None or PRIORITIES.get(job.priority, PRIORITIES["normal"]) < PRIORITIES["normal"]:
+        return True
+    first, end = map(int, hours.split("-"))
+    hour = now.astimezone(UTC).hour
+    return first <= hour < end if first < end else hour >= first or hour < end
 
 
 def _pauses(job: Job, now: datetime) -> bool:
