@@ -179,6 +179,8 @@ class Programs:
             return _json({"role": ROLE, "route": Route(role=ROLE, stable=self.stable), "policies": self.versions})
         if parts[1] == "rollouts":
             return _json(self.rollout) if self.rollout is not None else _error(404, "there was no rollout yet")
+        if parts[-1] == "jobs":
+            return _json({"jobs": [*self.jobs.values()], "total": len(self.jobs)})
         job = self.jobs.get(parts[-1])
         return _json(job) if job is not None else _error(404, "there is no such job")
 
@@ -212,7 +214,7 @@ def _job(job_id: str, body: dict[str, Any]) -> dict[str, Any]:
         "algorithm": body["algorithm"],
         "base_model": "stable",
         "dataset": {"source": "clickhouse", "sample_size": 5_000},
-        "hyperparameters": {},
+        "hyperparameters": body["hyperparameters"],
     }
     request = {
         "training_job_id": job_id,

@@ -12,7 +12,6 @@ from ratchet.analyst.effects import ENTRY, EpisodesOf
 from ratchet.analyst.http_clients import Coordinator, Deployer, serving
 from ratchet.analyst.mining.base import Episodes, Mask
 from ratchet.core.contract.bundle import NO_BUNDLE
-from ratchet.core.contract.http.jobs import PlanOut
 from ratchet.core.contract.learning import Pattern
 from ratchet.core.contract.reward import Reward
 from ratchet.core.contract.trajectory import Trajectory
@@ -37,7 +36,7 @@ class Drafting:
     async def material(self, pattern: Pattern, kind: str) -> Material:
         """For a change of that kind."""
         if kind == "training":
-            return Material(training=await self._training(pattern.role))
+            return await self._training(pattern.role)
         if kind == "reward_weight":
             return Material(weight=await self._weight(pattern))
         if kind not in ("bundle", "held_out_tasks"):
@@ -54,11 +53,15 @@ class Drafting:
         newest = max(having, key=lambda reward: reward.timestamp, default=None)
         return newest.reward_components[component].weight if newest is not None else None
 
-    async def _training(self, role: str) -> PlanOut | None:
+    async def _training(self, role: str) -> Material:
         try:
-            return await self.coordinator.proposal(role)
+            proposal = await self.coordinator.proposal(role)
         except (NotFound, Rejected):
-            return None
+            return Material()
+        if proposal.algorithm is None:
+            return Material()
+        before = await self.coordinator.hyperparameters(role, proposal.algorithm)
+        return Material(training=proposal, hyperparameters=before)
 
     async def _runs(self, pattern: Pattern) -> tuple[list[Trajectory], list[Trajectory]]:
         """Runs that succeeded where the pattern could have been, and those that it is about; the newest of both."""

@@ -7,11 +7,11 @@ from urllib.parse import quote
 
 from ratchet.analyst.domain.plan import ANALYST
 from ratchet.core.contract.bundle import Bundle
-from ratchet.core.contract.http.jobs import DatasetIn, JobIn, JobOut, PlanOut
+from ratchet.core.contract.http.jobs import DatasetIn, JobIn, JobOut, JobsOut, PlanOut
 from ratchet.core.contract.http.rollouts import ActIn, BundleIn, BundleOut, RolePoliciesOut, RolloutOut
 from ratchet.core.contract.learning import AdaptationPlan
 from ratchet.core.contract.state import PolicyVersion, ServedPolicy
-from ratchet.core.contract.training import TrainingConfig
+from ratchet.core.contract.training import Hyperparameters, TrainingConfig
 from ratchet.core.errors import Conflict, NotFound, Unavailable
 from ratchet.core.service.http_client import AsyncApiClient, Peer, bearer
 
@@ -90,6 +90,12 @@ class Coordinator:
     async def proposal(self, role: str) -> PlanOut:
         """What the role would best learn from next."""
         return await self.client.ask("GET", "/v1/plan", PlanOut, query={"role": role})
+
+    async def hyperparameters(self, role: str, algorithm: str) -> Hyperparameters:
+        """Those of the role's newest training by an algorithm that came to its end; none where there was none."""
+        query = {"role": role, "algorithm": algorithm, "state": "completed", "limit": "1"}
+        jobs = (await self.client.ask("GET", "/v1/jobs", JobsOut, query=query)).jobs
+        return jobs[0].request.training_config.hyperparameters if jobs else Hyperparameters()
 
     async def train(self, plan: AdaptationPlan, config: TrainingConfig) -> JobOut:
         """The job of a plan: asked for again, it is the same one."""

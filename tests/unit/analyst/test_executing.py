@@ -16,6 +16,7 @@ from ratchet.analyst.executing import Executing
 from ratchet.core.contract.bundle import Bundle, Instructions
 from ratchet.core.contract.http.jobs import PlanOut, ShapeOut
 from ratchet.core.contract.learning import AdaptationPlan, ArmEffect, Trigger
+from ratchet.core.contract.training import Hyperparameters
 from ratchet.core.errors import Unavailable
 from ratchet.core.service.leadership import NotLeading
 from tests.support.adaptation import NOW, Programs, approved_plan, pattern_of, plan_of, version_of
@@ -293,6 +294,14 @@ async def test_a_training_without_a_policy_ends_the_plan(members: dict[str, Any]
     ended = await to_rest(executing(programs), plan)
     assert ended.state == "rejected"
     assert words in str(ended.verdict)
+
+
+async def test_the_last_training_of_an_algorithm_has_hyperparameters() -> None:
+    programs = Programs()
+    assert await programs.coordinator().hyperparameters("shop", "dpo") == Hyperparameters()
+    material = Material(training=LEARNED, hyperparameters=Hyperparameters(learning_rate=2e-3))
+    await to_rest(executing(programs), approved_plan(plan_of(kind="training", material=material)))
+    assert await programs.coordinator().hyperparameters("shop", "dpo") == material.hyperparameters
 
 
 async def test_a_note_is_handed_to_people_without_an_effect() -> None:

@@ -13,6 +13,7 @@ from ratchet.analyst.domain.risk import risk_of
 from ratchet.core.contract.bundle import Bundle, Instructions
 from ratchet.core.contract.http.jobs import PlanOut, ShapeOut
 from ratchet.core.contract.learning import CHANGES, Effect, Trigger
+from ratchet.core.contract.training import Hyperparameters
 from ratchet.core.rules.bundles import check_bundle, expanded
 from tests.support.adaptation import NOW, pattern_of, run_of
 
@@ -131,6 +132,13 @@ def test_a_training_takes_the_domain_of_the_pattern() -> None:
 @pytest.mark.parametrize("training", [None, learned(None)])
 def test_where_nothing_can_be_learned_people_are_asked(training: PlanOut | None) -> None:
     assert proposed(pattern_of(), "training", Material(training=training)).kind == "note"
+
+
+def test_a_training_repeats_the_hyperparameters_of_the_last() -> None:
+    before = Hyperparameters(learning_rate=2e-3, full_finetune=True)
+    change = proposed(pattern_of(), "training", Material(training=learned("sft"), hyperparameters=before))
+    assert change.training is not None
+    assert change.training.hyperparameters == before
 
 
 def test_a_training_of_the_whole_role_is_called_so() -> None:

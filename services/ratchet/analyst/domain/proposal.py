@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import permutations
 from statistics import median
@@ -79,6 +79,8 @@ class Material:
     """The pattern's evidence."""
     training: PlanOut | None = None
     """What the coordinator proposes to learn next."""
+    hyperparameters: Hyperparameters = field(default_factory=Hyperparameters)
+    """Of the role's last training of that kind: what suits its model is known to people, and not to the analyst."""
     weight: float | None = None
     """What the pattern's component weighs in the newest reward that has it."""
 
@@ -195,7 +197,7 @@ def _training(pattern: Pattern, material: Material) -> PlanChange | None:
         algorithm=plan.algorithm,
         base_model="stable",
         dataset=Dataset(source="clickhouse", sample_size=TRAINING_ROWS, filter=chosen),
-        hyperparameters=Hyperparameters(),
+        hyperparameters=material.hyperparameters,
     )
     of = f" on the domain {', '.join(domains)}" if domains else " on all of the role"
     return PlanChange(
