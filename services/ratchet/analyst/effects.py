@@ -29,9 +29,10 @@ from ratchet.core.stores.warehouse import Warehouse
 
 LEAST = 30
 """Trajectories of each arm that match: the limits hold about, where there are few."""
-ENTRY = frozenset({"language", "length", "term", "offered", "hour", "agent"})
+ENTRY = frozenset({"language", "length", "term", "offered", "hour", "agent", "task_type"})
 """Attributes that are known before the arm is drawn. The arm decides on model and version, and a policy's questions on
-the documents that are retrieved; type and domain of a task come when it ends."""
+the documents that are retrieved; the domain of a task comes when it ends. So does its type, which is of the request and
+no policy's to choose: where the arms reach one unequally often, no effect is stated."""
 UNEQUAL_KNOWN = 2.0
 """Standard errors by which shares of ended trajectories, or of known values, may differ between the arms."""
 UNEQUAL_ARMS = 3.3

@@ -130,10 +130,15 @@ def test_trajectories_of_no_draw_are_left_out() -> None:
     assert "trajectories match the triggers" in str(arm_effect(plan_of(), whole, few, NOW))
 
 
-@pytest.mark.parametrize("attribute", ["tool_error", "behavior", "version", "document", "domain", "task_type"])
+@pytest.mark.parametrize("attribute", ["tool_error", "behavior", "version", "document", "domain"])
 def test_what_the_arm_may_have_touched_measures_no_effect(attribute: str) -> None:
     plan = replace(plan_of(), triggers=(Trigger(attribute=attribute, value="x"),))
     assert f"{attribute} is known only after the arm was drawn" in str(why_unmeasurable(plan))
+
+
+def test_the_type_of_a_task_measures_an_effect() -> None:
+    plan = replace(plan_of(), triggers=(Trigger(attribute="task_type", value="refund too late"),))
+    assert why_unmeasurable(plan) is None
 
 
 def test_drift_of_inputs_is_nothing_that_arms_differ_in() -> None:
