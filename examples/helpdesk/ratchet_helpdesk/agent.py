@@ -45,6 +45,11 @@ class Agent:
 
         A policy that talks until it can no longer read the conversation leaves the ticket open: its own failure.
         """
+        verdict, _ = await self.converse(task, trajectory_id)
+        return verdict
+
+    async def converse(self, task: Any, trajectory_id: str) -> tuple[Verdict, list[ChatMessage]]:
+        """The same, with all that was said."""
         environment = self.world.environment(task)
         messages = environment.opening()
         while environment.open:
@@ -55,7 +60,7 @@ class Agent:
                     raise
                 break
             messages += [reply, *environment.answer(reply)]
-        return environment.verdict()
+        return environment.verdict(), messages
 
     async def _reply(self, messages: list[ChatMessage], customer: str, trajectory_id: str) -> ChatMessage:
         """The policy's answer, as the next request repeats it."""

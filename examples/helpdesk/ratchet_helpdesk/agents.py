@@ -123,7 +123,7 @@ def end_of(task: Any, verdict: Verdict, world: World = HELPDESK) -> dict[str, An
             "domain": world.domain,
             "instructions": world.instructions,
         },
-        "labels": {"wish": task.wish, "fault": verdict.fault},
+        "labels": {"wish": task.wish, "fault": verdict.fault, "task_type": world.kind_of(task)},
     }
 
 
