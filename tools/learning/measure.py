@@ -193,7 +193,7 @@ def counts_of(played: Sequence[PlayedByPolicy]) -> dict[str, float]:
     calls = [call for one in played for call in one.calls]
     return {
         "played": len(played),
-        "played_success": sum(one.reward for one in played) / len(played),
+        "played_success": sum(one.verdict.success for one in played) / len(played),
         "prompt_tokens": sum(len(call.prompt_token_ids) for call in calls),
         "sampled_tokens": sum(len(call.output_token_ids) for call in calls),
     }

@@ -19,7 +19,7 @@ from ratchet.local.engine_local.torch_batch import Batch, Job, Update
 from ratchet.local.engine_local.torch_policies import Served, load_weights, merge_adapter, serve
 from ratchet.local.engine_local.transformers_text import ChatText
 from ratchet_helpdesk.heldout import TEMPERATURES, Answer
-from tools.learning.worlds.base import OFFLINE, Engine, Episode, Task, Verdict
+from tools.learning.worlds.base import OFFLINE, Engine, Episode, Outcome, Task, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,9 @@ class PlayedByPolicy:
 
     @property
     def reward(self) -> float:
-        """1 for a solved task, else 0."""
-        return float(self.verdict.success)
+        """Where the task grades no answers 1 for a solved one, else 0."""
+        graded = self.verdict.graded if isinstance(self.verdict, Outcome) else None
+        return float(self.verdict.success) if graded is None else graded
 
     def logged(self, baseline: float | None = None) -> TrajectoryRow:
         """As a snapshot holds it, with the persistent baseline of its task."""

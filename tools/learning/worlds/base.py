@@ -86,6 +86,8 @@ class Outcome:
     success: bool
     tool_calls: int = 0
     valid_tool_calls: int = 0
+    graded: float | None = None
+    """The reward, between 0 and 1, where an answer that is not right is worth something too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,102 @@
+"""Strict JSON, made here: one object with the keys that are asked for, each of the type that is asked for.
+
+Which type a key has is drawn, so that its name does not say it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ratchet.bus.message import JsonObject
+from ratchet.local.demo.plan import Supervised
+from tools.learning.worlds.base import Outcome
+from tools.learning.worlds.procedural import Procedural, Question, in_any_order
+from tools.learning.worlds.single_answers import SingleAnswer, shown_text
+
+NAMES = (
+    "city colour owner size level room batch ticket dish stage route tool part class team rank code label shelf pump"
+    " crate berth signal ledger parcel meter valve court guest season branch garden engine report lesson orchard"
+).split()
+THINGS = "a delivery,a booking,a repair,a harvest,a ferry,a museum visit,a shift,a rental".split(",")
+WORDS = "oak,amber,north,linen,copper,harbour,quick,seven,pearl,slate".split(",")
+FEWEST, MOST = 3, 5
+"""Keys of an object."""
+PARSES, PER_KEYS = 0.3, 0.7
+"""Of the reward: what an object is worth, and what all its keys are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """Of a value, as the question names it."""
+
+    asked: str
+    fits: Callable[[Any], bool]
+    drawn: Callable[[random.Random], Any]
+    """A value of it."""
+
+
+def _words(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(word, str) for word in value)
+
+
+TYPES = (
+    Type("string", lambda value: isinstance(value, str), lambda draw: draw.choice(WORDS)),
+    Type("integer", lambda value: type(value) is int, lambda draw: draw.randint(1, 90)),
+    Type("decimal number", lambda value: isinstance(value, float), lambda draw: draw.randint(1, 90) + 0.5),
+    Type("true or false", lambda value: isinstance(value, bool), lambda draw: draw.random() < 0.5),
+    Type("list of strings", _words, lambda draw: draw.sample(WORDS, draw.randint(1, 2))),
+)
+
+
+def questions() -> Iterator[Question]:
+    """Without end, always the same."""
+    draw = random.Random("typed json")
+    while True:
+        keys = {name: draw.choice(TYPES) for name in draw.sample(NAMES, draw.randint(FEWEST, MOST))}
+        thing = draw.choice(THINGS)
+        answer = json.dumps({name: kind.drawn(draw) for name, kind in keys.items()})
+        yield _question(thing, keys, answer)
+
+
+def _question(thing: str, keys: Mapping[str, Type], answer: str) -> Question:
+    asked = ", ".join(f"{name} ({kind.asked})" for name, kind in keys.items())
+    text = f"Describe {thing} as one line of JSON, with these keys and no others: {asked}. Invent the values."
+    messages: list[JsonObject] = [{"role": "user", "content": text}]
+
+    def judge(content: str, calls: Sequence[tuple[str, str]]) -> Outcome:
+        reward = 0.0 if calls else worth(content, keys)
+        return Outcome(reward == 1, len(calls), graded=reward)
+
+    task = SingleAnswer(f"json: {text}", "typed json", messages, [], judge)
+    return Question(in_any_order(text), task, shown_text(task, answer))
+
+
+def worth(content: str, keys: Mapping[str, Type]) -> float:
+    """1 for an object with these keys and types and nothing beside it; less for one where some are wrong or more."""
+    found = _read(content)
+    if found is None:
+        return 0.0
+    right = sum(name in found and kind.fits(found[name]) for name, kind in keys.items())
+    return PARSES + PER_KEYS * right / len({*keys, *found}) if right < len(keys) or len(found) > right else 1.0
+
+
+def _read(content: str) -> JsonObject | None:
+    """None for what is no object, or names a key twice."""
+    try:
+        read = json.loads(content, object_pairs_hook=_once)
+    except (ValueError, RecursionError):
+        return None
+    return read if isinstance(read, dict) else None
+
+
+def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    if len({name for name, _ in pairs}) < len(pairs):
+        raise ValueError("a key comes twice")
+    return dict(pairs)
+
+
+TYPED_JSON = Procedural(questions, 80, Supervised(examples=128, steps=8, learning_rate=1e-3, batch=16))
