@@ -6,7 +6,7 @@ A cell is measured once, and the report is drawn from the file alone. Needs no t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -38,6 +38,8 @@ class Variant:
     """Hyperparameters beside those of the recipe; `Any` because they are a request's."""
     tries: int = 4
     """Of each ticket in a cycle; a cycle has as many trajectories whatever this is."""
+    shown: bool = False
+    """It plays nothing, and imitates as many right answers as the others have tries."""
     remembers: bool = False
     """Lone tries are compared with the persistent baseline of their ticket, else with the mean of their cycle."""
     behind: int = 0
@@ -61,6 +63,8 @@ class Experiment:
     """Times that the newest policy plays and learns."""
     trajectories: int
     """Of a cycle."""
+    examined: int = 1
+    """Every so many cycles there is an exam; every cycle has the success of its tries."""
     again: bool = False
     """Every cycle has the same tickets; else each has its own."""
     history: int = 0
@@ -151,8 +155,9 @@ STALENESS = Experiment(
     history=8,
     figures={"start_ess": "effective sample size", "rejected_mass": "share of tokens rejected"},
 )
-PUBLIC_TRIES, BFCL_TRIES = 8, 4
+PUBLIC_TRIES = 8
 FIRST_SEED = (0,)
+IMITATION = "sft on right answers"
 
 
 def beside_rejection(tries: int, seeds: Sequence[int] = SEEDS) -> tuple[Variant, Variant]:
@@ -161,22 +166,65 @@ def beside_rejection(tries: int, seeds: Sequence[int] = SEEDS) -> tuple[Variant,
     return Variant(name=RLOO, tries=tries, seeds=seeds), rejection
 
 
-OTHER_ALGORITHMS = tuple(
-    replace(one, tries=BFCL_TRIES, seeds=FIRST_SEED) for one in ALGORITHMS.variants if one.name not in (RLOO, REJECTION)
+BESIDE_ANSWERS = (
+    *beside_rejection(PUBLIC_TRIES),
+    Variant(name=IMITATION, algorithm="sft", shown=True, seeds=FIRST_SEED),
+)
+"""And what right answers would teach, which neither of them sees."""
+CYCLES, TRAJECTORIES = 24, 128
+
+
+def _procedural(name: str, title: str, asks: str) -> Experiment:
+    return Experiment(
+        name=name,
+        world=name,
+        title=title,
+        asks=asks,
+        variants=BESIDE_ANSWERS,
+        cycles=CYCLES,
+        trajectories=TRAJECTORIES,
+        examined=CYCLES,
+    )
+
+
+PROCEDURAL = (
+    _procedural(
+        "typed_json",
+        "Strict JSON",
+        "One line of JSON with three to five keys, each of the type that the question names; which type a key has is"
+        " drawn. Right: the answer is that object and nothing else, no key is missing, too many or of another type. An"
+        " object with some of it right has a part of the reward. Questions and judge are made here.",
+    ),
+    _procedural(
+        "chain_sum",
+        "reasoning-gym chain_sum",
+        "Sums and differences of two numbers with one digit, or with two. The whole number has to be the answer.",
+    ),
+    _procedural(
+        "spell_backward",
+        "reasoning-gym spell_backward",
+        "Words of three to six letters, spelled backward. Letters in their place have a part of the reward.",
+    ),
+    _procedural(
+        "word_sorting",
+        "reasoning-gym word_sorting",
+        "Three or four words, in ascending or descending order. Words in their place have a part of the reward.",
+    ),
 )
 BFCL = Experiment(
     name="bfcl",
     world="bfcl",
-    title="BFCL: simple and irrelevance",
+    title="BFCL: simple calls",
     asks=(
-        "Python's single calls and the questions that no offered function answers, of the Berkeley Function Calling"
-        " Leaderboard, in Hermes' form. A call has to be the only one and to match the accepted values as BFCL's own"
-        " checker compares them; an irrelevant function must not be called, nor half called. One half of the tasks is"
-        " held out; no function is in both halves."
+        "Python's single calls of the Berkeley Function Calling Leaderboard, in Hermes' form. A call has to be the only"
+        " one and to match the accepted values as BFCL's own checker compares them. One half of the tasks is held out;"
+        " no function is in both halves. Questions that no function answers are left out: mixed with them, calling or"
+        " refusing is one decision, and a policy that always refuses solves half."
     ),
-    variants=(*beside_rejection(BFCL_TRIES), *OTHER_ALGORITHMS),
-    cycles=3,
-    trajectories=160,
+    variants=BESIDE_ANSWERS,
+    cycles=CYCLES,
+    trajectories=TRAJECTORIES,
+    examined=CYCLES,
 )
 GAMES = Experiment(
     name="games",
@@ -191,38 +239,8 @@ GAMES = Experiment(
     cycles=2,
     trajectories=160,
 )
-RETAIL = Experiment(
-    name="retail",
-    world="retail",
-    title="tau-trait retail: one action",
-    asks=(
-        "Requests whose ground truth is one action with arguments that the customer states. The customer's instruction"
-        " is the message; two tools that change orders are offered, of sixteen; the action has to be the only call"
-        " and exact, which is stricter than tau-trait's comparison of databases."
-    ),
-    variants=beside_rejection(PUBLIC_TRIES, FIRST_SEED),
-    cycles=2,
-    trajectories=160,
-)
-FEW_TRIES = Experiment(
-    name="single-tries",
-    world="bfcl",
-    title="48 single tries",
-    asks=(
-        "As much as a small team has in a day: 48 tasks of BFCL, each tried once, so without groups to compare within."
-        " RLOO then compares with the mean of all 48. Reef publishes a rise from .458 to .479 for 48 single tries;"
-        " its model and tasks are others, so that only the question is the same."
-    ),
-    variants=(
-        Variant(name="rloo, single tries", tries=1),
-        Variant(name="rejection sampling, single tries", algorithm="sft", solved_only=True, tries=1),
-        Variant(name="rloo, 6 tasks tried 8 times", tries=PUBLIC_TRIES, seeds=FIRST_SEED),
-    ),
-    cycles=1,
-    trajectories=48,
-)
-PUBLIC = (BFCL, GAMES, FEW_TRIES, RETAIL)
-"""On SmolLM2 and tasks that others published: `make bench-learning`."""
+PUBLIC = (*PROCEDURAL, BFCL, GAMES)
+"""On SmolLM2 and tasks that others published or anybody can draw: `make bench-learning`."""
 OWN = (SHORT, ALGORITHMS, SINGLETONS, STALENESS)
 """In the demo's world: `make learning`."""
 EXPERIMENTS = {one.name: one for one in (*OWN, *PUBLIC)}
@@ -241,13 +259,18 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     cycle: int
     """0: before the first one."""
     counts: Mapping[str, Mapping[str, Count]]
-    """By mode, then by kind of ticket."""
+    """By mode, then by kind of ticket; nothing for a policy between exams."""
     valid_calls: float | None
     """Share of tool calls that were well formed; None without any call."""
     figures: Mapping[str, float] = {}
     """What its training measured of itself."""
     solved: Mapping[str, str] = {}
     """By mode: 1 for each solved task and 0 for others, by the order of their names; of public tasks."""
+
+    @property
+    def examined(self) -> bool:
+        """Whether it took the exam."""
+        return bool(self.counts)
 
     @classmethod
     def of(cls, cycle: int, exam: Exam, figures: Mapping[str, float], *, each: bool = False) -> Measured:
@@ -291,6 +314,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """The policy before the first cycle, then one for each cycle."""
     base: Measured | None = None
     """The model that the first policy was made from, where it takes the exam."""
+    processor_s: float | None = None
+    """Processor time of the same; lines of before have none."""
     load: float | None = None
     """Processes that wanted a core, in the mean of the last minutes, when the cell ended."""
     refused: str | None = None

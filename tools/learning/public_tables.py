@@ -1,63 +1,89 @@
 """What the learning report says of public tasks: every policy's exam beside the start, with what its learning took.
 
-Exams of one world have the same tasks, so a gain is of pairs: its interval is over tasks for one seed, over seeds for
-several. Needs no torch.
+Exams of one world have the same tasks, so a gain is of pairs. Needs no torch.
 """
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from ratchet.local.demo.exams import Z_95
+import numpy as np
+
 from ratchet_helpdesk.heldout import GREEDY, SAMPLED
-from tools.learning.cells import PUBLIC, Cell, Experiment, Measured, Result, all_cells, is_public
-from tools.learning.tables import OverSeeds, cells_of, points
+from tools.learning.cells import (
+    IMITATION,
+    PUBLIC,
+    REJECTION,
+    RLOO,
+    Cell,
+    Experiment,
+    Measured,
+    Result,
+    all_cells,
+    is_public,
+)
+from tools.learning.tables import cells_of, points
 
 MODES = (GREEDY, SAMPLED)
 UNTRAINED, IMITATED = "SmolLM2", "after imitation"
 COUNTS = {
-    "played": "trajectories",
+    "played": "tries",
     "sampled_tokens": "tokens sampled",
-    "samples": "samples learnt",
+    "samples": "rows learnt",
     "step_tokens": "tokens in train steps",
+    "stopped_early": "stops",
 }
 """What the cycles up to a policy took, heading by figure."""
-SHARES = {"start_ess": "effective sample size"}
+REPLICATES = 4000
+CURVE = 6
+"""Columns of it at most."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Gain:
-    """How much more an exam solves than another of the same tasks, with the 95 % interval."""
+    """How much more of the same tasks is solved afterwards, by seed and task: 1, 0 or -1 each."""
 
-    mean: float
-    half_width: float
-
-    @classmethod
-    def over_tasks(cls, before: str, after: str) -> Gain:
-        """Of one seed: outcomes of the same tasks, in the same order."""
-        apart = [int(new) - int(old) for old, new in zip(before, after, strict=True)]
-        spread = statistics.stdev(apart) if len(apart) > 1 else 0.0
-        return cls(statistics.fmean(apart), Z_95 * spread / math.sqrt(len(apart)))
+    apart: Sequence[Sequence[int]]
 
     @classmethod
-    def over_seeds(cls, values: Sequence[float]) -> Gain:
-        """Of at least two seeds."""
-        over = OverSeeds(values)
-        return cls(over.mean, over.half_width or 0.0)
+    def of(cls, pairs: Sequence[tuple[str, str]]) -> Gain:
+        """Outcomes before and afterwards, of the same tasks in the same order: a pair for each seed."""
+        return cls([[int(new) - int(old) for old, new in zip(*pair, strict=True)] for pair in pairs])
+
+    @property
+    def by_seed(self) -> list[float]:
+        """Its means over tasks."""
+        return [statistics.fmean(each) for each in self.apart]
+
+    @property
+    def mean(self) -> float:
+        """Over seeds and tasks."""
+        return statistics.fmean(self.by_seed)
+
+    @cached_property
+    def interval(self) -> tuple[float, float]:
+        """95 %, by the bootstrap: seeds are drawn again, and so are the tasks, which all seeds have in common."""
+        apart, draw = np.array(self.apart, dtype=float), np.random.default_rng(0)
+        seeds, tasks = apart.shape
+        drawn_tasks = draw.multinomial(tasks, np.full(tasks, 1 / tasks), REPLICATES)
+        drawn_seeds = draw.multinomial(seeds, np.full(seeds, 1 / seeds), REPLICATES)
+        means = ((drawn_tasks @ apart.T / tasks) * drawn_seeds).sum(1) / seeds
+        low, high = np.quantile(means, (0.025, 0.975))
+        return float(low), float(high)
 
     @property
     def verdict(self) -> str:
         """What the interval shows."""
-        if self.mean - self.half_width > 0:
-            return "better"
-        return "worse" if self.mean + self.half_width < 0 else "not shown"
+        low, high = self.interval
+        return "better" if low > 0 else "worse" if high < 0 else "not shown"
 
     def __str__(self) -> str:
-        return f"{self.mean:+.2f} ± {self.half_width:.2f}"
+        low, high = self.interval
+        return f"{self.mean:+.2f} [{low:+.2f}, {high:+.2f}]"
 
 
 def draw_public(results: Sequence[Result]) -> str:
@@ -73,16 +99,18 @@ def _head(results: Sequence[Result]) -> str:
     return f"""## A real model on public tasks
 
 Made by `make bench-learning` from the files in [learning](learning). The model is SmolLM2-135M-Instruct (Apache-2.0,
-from its 4-bit GGUF); trainer and engine are the product's, in one process, in bfloat16. The first policy imitates a few
+from its 4-bit GGUF); trainer and engine are the product's, in one process. The first policy imitates a few
 demonstrations of training tasks with an adapter; then each cycle plays training tasks with the newest policy and learns
-from what was played. Held-out tasks are the same for all seeds; a seed draws demonstrations, training tasks, their
-order and every token. Rejection sampling, which is supervised fine-tuning on the solved tries, stands beside RLOO with
-as many tries. Nothing was tuned on held-out tasks. {drawn}
+from what was played. Held-out tasks are the same for all seeds, and no training task is among them; where questions are
+drawn without end the exam is drawn first, and no training task is the twin of one of it (3 + 4 and 4 + 3). A seed draws
+demonstrations, training tasks, their order and every token. Rejection sampling, which is supervised fine-tuning on the
+solved tries, stands beside RLOO with as many tries; `{IMITATION}` imitates as many right answers, which the other two
+never see. Nothing was tuned on held-out tasks. {drawn}
 
-One seed: in brackets the 95 % Wilson interval over tasks. Several: mean ± 95 % Student interval over seeds. *Gain* is
-over the policy after imitation on the same tasks; its interval is of pairs over tasks for one seed, over seeds for
-several. *Better* and *worse*: the interval of the greedy gain does not hold 0; otherwise nothing was shown.
-Counts are sums over the cycles so far, in the mean over seeds."""
+*Gain* is over the policy after imitation on the same tasks. In brackets the 95 % interval of a bootstrap that draws
+seeds and held-out tasks again ({REPLICATES:,} times); of one seed it is over tasks alone. *Better* and *worse*: the
+interval does not hold 0; otherwise nothing was shown. Counts are sums over the cycles, in the mean over seeds; *stops*
+are trainings that a health check ended."""
 
 
 def _section(results: Sequence[Result], experiment: Experiment) -> Iterator[str]:
@@ -91,83 +119,106 @@ def _section(results: Sequence[Result], experiment: Experiment) -> Iterator[str]
         yield "Not measured."
         return
     numbers = ", ".join(f"{name} {value:g}" for name, value in own[0].recipe.items())
-    yield f"Recipe: {numbers}; {experiment.trajectories} trajectories a cycle."
+    yield f"Recipe: {numbers}; {experiment.cycles} cycles of {experiment.trajectories} tries."
     yield _table(results, experiment)
-    yield _verdicts(results, experiment)
+    yield "\n".join(_verdicts(results, experiment))
+    if experiment.examined > 1:
+        yield _curve(results, experiment)
     yield from ("- refused: " + f"{one.variant}, seed {one.seed}: {one.refused}" for one in own if one.refused)
 
 
 def _table(results: Sequence[Result], experiment: Experiment) -> str:
-    kinds = sorted(cells_of(results, experiment)[0].measured[0].counts[GREEDY])
-    columns = [(mode, None) for mode in MODES]
-    columns += [(mode, kind) for kind in kinds for mode in MODES if len(kinds) > 1]
-    heads = ["policy", "seeds", *(f"{mode}, {kind or 'all'}" for mode, kind in columns)]
-    heads += [*(f"gain, {mode}" for mode in MODES), *COUNTS.values(), *SHARES.values()]
+    heads = ["policy", "seeds", *MODES, *(f"gain, {mode}" for mode in MODES), *COUNTS.values()]
     rows = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for name, exams, gains, cells, cycle in _lines(results, experiment):
-        solved = [_solved(exams, mode, kind) for mode, kind in columns]
+        solved = [_solved(exams, mode) for mode in MODES]
         took = [_took(cells, cycle, figure) for figure in COUNTS]
-        shares = [_share(exams, figure) for figure in SHARES]
-        rows.append(f"| {' | '.join([name, str(len(exams)), *solved, *gains, *took, *shares])} |")
+        rows.append(f"| {' | '.join([name, str(len(exams)), *solved, *gains, *took])} |")
     return "\n".join(rows)
 
 
 def _lines(
     results: Sequence[Result], experiment: Experiment
 ) -> Iterator[tuple[str, list[Measured], list[str], list[Result], int]]:
-    """(name, exams, gains, cells, cycle) of every policy."""
-    base = next(
-        (result.base for result in results if result.experiment == experiment.name and result.base is not None), None
-    )
+    """(name, exams, gains, cells, cycle): the model, the start, and the last policy of every variant."""
+    own = [result for result in results if result.experiment == experiment.name]
+    base = next((result.base for result in own if result.base is not None), None)
     if base is not None:
         yield UNTRAINED, [base], ["", ""], [], 0
     for name, cells, cycle in points(results, experiment):
-        exams = [cell.measured[cycle] for cell in cells]
-        gains = [str(gain_of(cells, cycle, mode)) if cycle else "" for mode in MODES]
-        yield (name if cycle else IMITATED), exams, gains, cells, cycle
+        if cycle in (0, experiment.cycles):
+            exams = [cell.measured[cycle] for cell in cells]
+            gains = [str(gain_of(cells, cycle, mode)) if cycle else "" for mode in MODES]
+            yield (name if cycle else IMITATED), exams, gains, cells, cycle
 
 
 def gain_of(cells: Sequence[Result], cycle: int, mode: str) -> Gain:
     """Of a variant's cells over their own start."""
-    if len(cells) == 1:
-        first, last = (cells[0].measured[place].solved[mode] for place in (0, cycle))
-        return Gain.over_tasks(first, last)
-    return Gain.over_seeds(
-        [cell.measured[cycle].success(mode).rate - cell.measured[0].success(mode).rate for cell in cells]
-    )
+    return Gain.of([(cell.measured[0].solved[mode], cell.measured[cycle].solved[mode]) for cell in cells])
 
 
-def _solved(exams: Sequence[Measured], mode: str, kind: str | None) -> str:
-    shares = [exam.success(mode, kind) if kind else exam.success(mode) for exam in exams]
-    return str(shares[0]) if len(shares) == 1 else str(OverSeeds([share.rate for share in shares]))
+def _solved(exams: Sequence[Measured], mode: str) -> str:
+    shares = [exam.success(mode) for exam in exams]
+    return str(shares[0]) if len(shares) == 1 else f"{statistics.fmean(share.rate for share in shares):.2f}"
 
 
 def _took(cells: Sequence[Result], cycle: int, figure: str) -> str:
     """Up to this cycle; of trainings alone for the policy after imitation."""
     places = range(1, cycle + 1) if cycle else range(1)
     sums = [sum(cell.measured[place].figures.get(figure, 0) for place in places) for cell in cells]
-    return f"{statistics.fmean(sums):,.0f}" if sums and any(sums) else ""
+    return f"{statistics.fmean(sums):,.0f}" if any(sums) else ""
 
 
-def _share(exams: Sequence[Measured], figure: str) -> str:
-    values = [exam.figures[figure] for exam in exams if figure in exam.figures]
-    return str(OverSeeds(values)) if values else ""
+def _finished(results: Sequence[Result], experiment: Experiment, variant: str) -> list[Result]:
+    return [one for one in cells_of(results, experiment, variant) if len(one.measured) > experiment.cycles]
 
 
-def _verdicts(results: Sequence[Result], experiment: Experiment) -> str:
-    """A line for each variant's last policy."""
-    lines = []
+def _verdicts(results: Sequence[Result], experiment: Experiment) -> Iterator[str]:
+    """A line for each variant's last policy, and for RLOO beside rejection sampling."""
     for variant in experiment.variants:
-        cells = [one for one in cells_of(results, experiment, variant.name) if len(one.measured) > experiment.cycles]
-        if cells:
-            gain = gain_of(cells, experiment.cycles, GREEDY)
-            minutes = statistics.fmean(cell.seconds for cell in cells) / 60
-            load = statistics.fmean(cell.load or 0 for cell in cells)
-            count = f"{len(cells)} seed" + ("s" if len(cells) > 1 else "")
-            lines.append(
-                f"- {variant.name}: {gain.verdict}, greedy {gain} ({count}; {minutes:.0f} minutes, load {load:.1f})"
-            )
-    return "\n".join(lines)
+        if cells := _finished(results, experiment, variant.name):
+            shown = "; ".join(_shown(mode, gain_of(cells, experiment.cycles, mode)) for mode in MODES)
+            yield f"- {variant.name}: {shown}. {_minutes(cells)}"
+    rejection = {cell.seed: cell.measured[-1].solved for cell in _finished(results, experiment, REJECTION)}
+    rloo = {cell.seed: cell.measured[-1].solved for cell in _finished(results, experiment, RLOO)}
+    if both := sorted({*rejection} & {*rloo}):
+        apart = [(mode, Gain.of([(rejection[seed][mode], rloo[seed][mode]) for seed in both])) for mode in MODES]
+        yield f"- {RLOO} beside {REJECTION}: {'; '.join(_shown(*each) for each in apart)}."
+
+
+def _shown(mode: str, gain: Gain) -> str:
+    seeds = ", ".join(f"{each:+.3f}" for each in gain.by_seed)
+    return f"{mode} *{gain.verdict}*, {gain}" + (f", by seed {seeds}" if len(gain.by_seed) > 1 else "")
+
+
+def _minutes(cells: Sequence[Result]) -> str:
+    """What a cell took."""
+    took = [cell.processor_s for cell in cells if cell.processor_s is not None]
+    if len(took) == len(cells):
+        return f"A cell: {statistics.fmean(took) / 60:.1f} minutes of processor time."
+    return f"A cell: {statistics.fmean(cell.seconds for cell in cells) / 60:.1f} minutes."
+
+
+def _curve(results: Sequence[Result], experiment: Experiment) -> str:
+    """Success of the tries on training tasks, in parts of the cycles."""
+    part = max(1, experiment.cycles // CURVE)
+    starts = range(1, experiment.cycles + 1, part)
+    heads = [f"{start} to {min(start + part - 1, experiment.cycles)}" for start in starts]
+    rows = [f"| tries of cycles | {' | '.join(heads)} |", "|---" * (1 + len(heads)) + "|"]
+    for variant in experiment.variants:
+        cells = _finished(results, experiment, variant.name)
+        parts = [
+            [
+                measured.figures["played_success"]
+                for cell in cells
+                for measured in cell.measured[start : start + part]
+                if "played_success" in measured.figures
+            ]
+            for start in starts
+        ]
+        if all(parts):
+            rows.append(f"| {variant.name} | {' | '.join(f'{statistics.fmean(each):.2f}' for each in parts)} |")
+    return "\n".join(rows)
 
 
 def _cells(results: Sequence[Result]) -> str:

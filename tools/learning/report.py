@@ -37,6 +37,7 @@ from tools.learning.cells import (
 )
 from tools.learning.pairs import draw_pairs
 from tools.learning.public_tables import draw_public
+from tools.learning.sweep import SWEEP, draw_sweep
 from tools.learning.tables import ClaimedRise, draw_tables
 from tools.learning.worlds import open_world
 
@@ -75,9 +76,10 @@ def write_report() -> None:
 def draw_report(root: Path = Path()) -> str:
     """The report: of the demo's world, of few real pairs where they were measured, and of public tasks."""
     results = read_results(root / CELLS)
-    few, public = draw_pairs(root / PAIRS), draw_public([result for result in results if is_public(result)])
+    public = draw_public([result for result in results if is_public(result)])
     own = draw_tables([result for result in results if not is_public(result)], claimed_rises())
-    return own + (f"\n{few}\n" if few else "") + f"\n{public}\n"
+    parts = draw_pairs(root / PAIRS), public, draw_sweep(root / SWEEP)
+    return own + "".join(f"\n{part}\n" for part in parts if part)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

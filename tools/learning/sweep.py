@@ -1,4 +1,4 @@
-"""Which procedural tasks leave reinforcement room: `python -m tools.learning.sweep`, in the environment of `make tasks`.
+"""Which procedural tasks leave room to learn: `python -m tools.learning.sweep`, in the environment of `make tasks`.
 
 Every task gets a short warm-up, then its training questions are tried by sampling. A line for each appears in
 docs/learning/sweep.jsonl when it was tried; to try it again, delete the line. The held-out questions are not touched.
@@ -11,13 +11,13 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from fnmatch import fnmatch
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
+SWEEP = Path("docs", "learning", "sweep.jsonl")
+WORK = Path(".cache", "sweep")
 QUESTIONS, TRIES = 32, 8
 
 
@@ -37,8 +37,10 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
     warm_up_s: float
     play_s: float
     """Processor time."""
+    demonstrations: int
+    """Of the warm-up,"""
     steps: int
-    """Of the warm-up."""
+    """and its train steps."""
 
 
 def read_tried(file: Path) -> list[Tried]:
@@ -74,5 +76,54 @@ def try_task(name: str, work: Path) -> Tried:
         answer_tokens=statistics.fmean(len(call.output_token_ids) for call in calls),
         warm_up_s=round(warm - began, 1),
         play_s=round(time.process_time() - warm, 1),
+        demonstrations=world.imitation.examples,
         steps=world.imitation.steps,
     )
+
+
+def draw_sweep(file: Path) -> str:
+    """What the tries showed, as Markdown; nothing where there were none."""
+    tried = sorted(read_tried(file), key=lambda one: -one.success)
+    if not tried:
+        return ""
+    heads = "task | demonstrations | steps | tokens of question | and answer | solved | reward | groups with signal"
+    rows = [f"| {heads} |", "|---" * 8 + "|"]
+    rows += [
+        f"| {one.task} | {one.demonstrations} | {one.steps} | {one.prompt_tokens:.0f} | {one.answer_tokens:.1f} |"
+        f" {one.success:.2f} | {one.reward:.2f} | {one.signal:.2f} |"
+        for one in tried
+    ]
+    return "\n".join([_HEAD, "", *rows])
+
+
+_HEAD = f"""### Which tasks leave room to learn
+
+Made by `python -m tools.learning.sweep`: after a short warm-up every procedural task is tried by sampling, {TRIES}
+times at {QUESTIONS} training questions. Groups with signal are questions whose tries got different rewards: others
+teach RLOO nothing. Tasks to learn were chosen from this table."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Try every task that was not tried yet."""
+    parser = argparse.ArgumentParser(prog="python -m tools.learning.sweep", description=__doc__)
+    parser.add_argument("tasks", nargs="*", help="these alone")
+    parser.add_argument("--work", type=Path, default=WORK, help="policies are kept here")
+    options = parser.parse_args(argv)
+    # Torch takes seconds to import.
+    import torch  # noqa: PLC0415
+
+    from tools.learning.worlds import PROCEDURAL  # noqa: PLC0415
+
+    torch.set_num_threads(1)
+    known = {one.task for one in read_tried(SWEEP)}
+    for name in options.tasks or PROCEDURAL:
+        if name not in known:
+            tried = try_task(name, options.work)
+            with SWEEP.open("ab") as lines:
+                lines.write(msgspec.json.encode(tried) + b"\n")
+            sys.stderr.write(f"{tried}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -302,7 +302,7 @@ def cells_of(results: Sequence[Result], experiment: Experiment, variant: str | N
 
 
 def _reached(cells: Sequence[Result], cycle: int) -> list[Result]:
-    return [cell for cell in cells if len(cell.measured) > cycle]
+    return [cell for cell in cells if len(cell.measured) > cycle and cell.measured[cycle].examined]
 
 
 def points(results: Sequence[Result], experiment: Experiment) -> Iterator[tuple[str, list[Result], int]]:

@@ -44,7 +44,9 @@ class TakenExam(msgspec.Struct, frozen=True):
 
     answers: list[Answer]
     seconds: float
-    """That it took."""
+    """That it took,"""
+    processor_s: float = 0.0
+    """and of them on a processor."""
 
 
 Rows = Callable[[], Sequence[Any]]
@@ -129,20 +131,18 @@ class Workshop:
 
     def exam(self, policy: Policy) -> Exam:
         """The held-out exam of a policy; that of a model which lies elsewhere is kept for all seeds."""
-        return Exam(self._taken(policy).answers)
+        return Exam(self.taken(policy).answers)
 
-    def exam_s(self, policy: Policy) -> float:
-        """How long that exam took."""
-        return self._taken(policy).seconds
-
-    def _taken(self, policy: Policy) -> TakenExam:
+    def taken(self, policy: Policy) -> TakenExam:
+        """That exam with what it took."""
         own = policy.folder.is_relative_to(self._root)
         kept = (policy.folder if own else self._root.parent) / EXAM
         if kept.is_file():
             return msgspec.json.decode(kept.read_bytes(), type=TakenExam)
-        began = time.monotonic()
+        began, computed = time.monotonic(), time.process_time()
         exam = take_exam(self._served(policy), self.world.engine, self.world.held_out(), self.world.exam_seed)
-        taken = TakenExam(list(exam.answers), round(time.monotonic() - began, 1))
+        took = time.monotonic() - began, time.process_time() - computed
+        taken = TakenExam(list(exam.answers), *(round(seconds, 1) for seconds in took))
         write_whole(kept, msgspec.json.encode(taken), durable=False)
         return taken
 
@@ -175,13 +175,19 @@ class Workshop:
             return folder
         folder.parent.mkdir(parents=True, exist_ok=True)
         torch.manual_seed(hyper.seed or 0)
+        computed = time.process_time()
         rows = lesson.rows()
         began, run = time.monotonic(), Uninterrupted()
         compute = Compute(mixed_precision=self.world.precision, threads=self._threads)
         spec = _spec(lesson.algorithm, start, hyper, compute)
         policy = load_policy(spec)
         outcome = load_train(lesson.algorithm)(spec, policy, rows, run)
-        took = {"samples": outcome.samples, "step_tokens": run.tokens, "train_s": round(time.monotonic() - began, 1)}
+        took = {
+            "samples": outcome.samples,
+            "step_tokens": run.tokens,
+            "train_s": round(time.monotonic() - began, 1),
+            "processor_s": round(time.process_time() - computed, 1),
+        }
         stopped = {"stopped_early": 1.0} if outcome.health_stop is not None else {}
         with becoming(folder) as partial:
             save_policy(policy, partial, str(start.first))

@@ -24,6 +24,7 @@ from tools.learning.cells import (
 )
 from tools.learning.pairs import DPO, REWARD_MODEL, SEEDS as PAIR_SEEDS, read_pairs
 from tools.learning.report import CELLS, FOLDER, PAIRS, REPORT, claimed_rises, draw_report
+from tools.learning.sweep import SWEEP
 from tools.learning.tables import ClaimedRise, safety
 from tools.learning.worlds.helpdesk import recipe_of
 
@@ -43,7 +44,7 @@ def test_the_report_is_drawn_from_the_cells() -> None:
 
 def test_every_line_is_a_cell_of_its_own() -> None:
     assert [str(result.cell) for result in EVERY] == sorted({str(result.cell) for result in EVERY}, key=ORDER.index)
-    assert {path.relative_to(ROOT) for path in (ROOT / FOLDER).iterdir()} == {CELLS, PAIRS}
+    assert {path.relative_to(ROOT) for path in (ROOT / FOLDER).iterdir()} == {CELLS, PAIRS, SWEEP}
 
 
 def test_the_figures_are_of_the_recipe_that_the_demo_has() -> None:
@@ -57,7 +58,7 @@ def test_the_figures_are_of_the_recipe_that_the_demo_has() -> None:
 def test_every_cell_is_whole_or_refused_and_took_no_longer_than_it_may() -> None:
     for one in EVERY:
         assert len(one.measured) == 1 + EXPERIMENTS[one.experiment].cycles or one.refused
-        assert 0 < one.seconds < LONGEST_S
+        assert 0 < (one.processor_s or one.seconds) < LONGEST_S
 
 
 def test_three_seeds_were_measured_beside_rejection_sampling() -> None:

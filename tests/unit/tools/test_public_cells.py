@@ -48,7 +48,6 @@ def colours(model: Path) -> PublicTasks:
         imitation=Supervised(examples=4, steps=1, learning_rate=1e-3, batch=2),
         cycle=Reinforced(sample_size=16, learning_rate=1e-3, epochs=1, batch=8),
         lora=Lora(r=2, alpha=4),
-        precision="fp32",
         model=lambda: model,
     )
 
@@ -76,23 +75,23 @@ def test_what_cell_took_is_of_all_its_runs_and_not_of_what_its_seed_shares(model
     workshop = Workshop(colours(model), tmp_path / "seed-0")
     Lessons(FEW, RLOO, workshop).measured()
     learnt = Policy(model, tmp_path / "seed-0" / f"{FEW.name} {RLOO} 1")
-    took = TakenExam(list(workshop.exam(learnt).answers), seconds=1000.0)
+    took = TakenExam(list(workshop.exam(learnt).answers), seconds=1000.0, processor_s=500.0)
     (learnt.folder / EXAM).write_bytes(msgspec.json.encode(took))
-    (learnt.folder / FIGURES).write_bytes(msgspec.json.encode({**learnt.figures(), "play_s": 100.0, "train_s": 10.0}))
+    took_s = {"play_s": 100.0, "train_s": 10.0, "processor_s": 20.0}
+    (learnt.folder / FIGURES).write_bytes(msgspec.json.encode({**learnt.figures(), **took_s}))
     resumed = Lessons(FEW, RLOO, workshop)
     resumed.base()
     resumed.measured()
-    assert resumed.seconds == 1110
+    assert (resumed.seconds, resumed.processor_s) == (1110, 520)
 
 
 def test_what_another_recipe_made_is_not_taken_for_this_ones(model: Path) -> None:
     world = colours(model)
     others = [
-        replace(world, precision="bf16"),
         replace(world, engine=replace(world.engine, dtype="bfloat16")),
         replace(world, imitation=replace(world.imitation, steps=2)),
     ]
-    assert len({digest_of(recipe) for recipe in (world, *others)}) == 4
+    assert len({digest_of(recipe) for recipe in (world, *others)}) == 3
     assert digest_of(replace(world, seed=1)) == digest_of(world)
 
 
@@ -120,3 +119,17 @@ def test_training_tasks_come_once_before_any_comes_again(model: Path) -> None:
     drawn: list[Task] = world.training(10, 3)
     assert [len({task.task_id for task in drawn[part : part + 4]}) for part in (0, 4)] == [4, 4]
     assert [task.task_id for task in drawn] == [task.task_id for task in world.training(10, 3)]
+
+
+def test_right_answers_are_imitated_without_a_try(model: Path, tmp_path: Path) -> None:
+    few = replace(FEW, variants=(Variant(name="shown", algorithm="sft", shown=True),), trajectories=3)
+    exams, _ = Lessons(few, "shown", Workshop(colours(model), tmp_path / "seed-0")).measured()
+    assert exams[1].figures["samples"] == 3
+    assert "played" not in exams[1].figures
+
+
+def test_between_exams_a_cycle_has_its_figures_alone(model: Path, tmp_path: Path) -> None:
+    few = replace(FEW, cycles=2, examined=2)
+    exams, _ = Lessons(few, RLOO, Workshop(colours(model), tmp_path / "seed-0")).measured()
+    assert [exam.examined for exam in exams] == [True, False, True]
+    assert exams[1].figures["played"] == 16

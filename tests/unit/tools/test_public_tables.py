@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ratchet_helpdesk.heldout import GREEDY, SAMPLED
-from tools.learning.cells import RLOO, Count, Measured, Result
+from tools.learning.cells import REJECTION, RLOO, Count, Measured, Result
 from tools.learning.public_tables import Gain, draw_public, gain_of
 
 
@@ -44,19 +44,33 @@ def cell(variant: str, seed: int, *greedy: str, **changes: Any) -> Result:
     return Result(**made | changes)
 
 
-def test_a_gain_of_one_seed_is_of_pairs_over_tasks() -> None:
-    gain = Gain.over_tasks("0011", "0111")
-    assert (gain.mean, gain.half_width) == (0.25, pytest.approx(1.959964 * 0.5 / 2))
-    assert gain.verdict == "not shown"
-    assert Gain.over_tasks("0" * 20, "1" * 10 + "0" * 10).verdict == "better"
-    assert Gain.over_tasks("1" * 20, "1" * 10 + "0" * 10).verdict == "worse"
+def test_a_gain_of_one_seed_has_its_interval_over_tasks() -> None:
+    gain = Gain.of([("0" * 100, "1" * 20 + "0" * 80)])
+    assert gain.mean == pytest.approx(0.2)
+    assert gain.interval == pytest.approx((0.2 - 1.96 * 0.04, 0.2 + 1.96 * 0.04), abs=0.01)
+    assert gain.verdict == "better"
+    assert Gain.of([("1" * 20, "1" * 10 + "0" * 10)]).verdict == "worse"
+    assert Gain.of([("0011", "0111")]).verdict == "not shown"
 
 
-def test_a_gain_of_several_seeds_is_over_seeds() -> None:
+def test_a_gain_of_several_seeds_is_as_unsure_as_they_are_apart() -> None:
+    start, half, none = "0" * 400, "1" * 200 + "0" * 200, "0" * 400
+    assert Gain.of([(start, half)] * 3).verdict == "better"
+    apart = Gain.of([(start, half), (start, none), (start, none)])
+    assert apart.by_seed == [0.5, 0.0, 0.0]
+    assert apart.interval[0] == 0.0
+    assert apart.verdict == "not shown"
+
+
+def test_a_variants_gain_is_of_each_seed_over_its_own_start() -> None:
     cells = [cell(RLOO, seed, "0001", *later) for seed, later in enumerate((["0011"], ["0111"], ["0011"]))]
-    gain = gain_of(cells, 1, GREEDY)
-    assert gain.mean == pytest.approx(1 / 3)
-    assert gain.half_width == pytest.approx(4.3027 * 0.14434 / 3**0.5, abs=1e-3)
+    assert gain_of(cells, 1, GREEDY).by_seed == [0.25, 0.5, 0.25]
+
+
+def test_rloo_stands_beside_rejection_sampling_of_the_same_seeds() -> None:
+    cells = [cell(RLOO, 0, "0001", "0011", "0111"), cell(REJECTION, 0, "0001", "0001", "0011")]
+    text = draw_public([*cells, cell(REJECTION, 1, "0001", "0001", "0011")])
+    assert "- rloo beside rejection sampling: greedy *not shown*, +0.25" in text
 
 
 def test_a_refused_training_stands_with_its_reason() -> None:

@@ -12,9 +12,8 @@ import pytest
 from ratchet.bus.message import JsonObject
 from ratchet.core.errors import RatchetError
 from tools.learning.worlds import open_world
-from tools.learning.worlds.bfcl import IRRELEVANCE, SIMPLE, Entry, halves, read_entries
+from tools.learning.worlds.bfcl import Entry, halves, read_entries
 from tools.learning.worlds.bfcl_answers import is_accepted, read_arguments
-from tools.learning.worlds.retail import Request, by_customer
 
 ORDER: JsonObject = {
     "name": "order_tea",
@@ -39,8 +38,7 @@ ACCEPTED: dict[str, list[Any]] = {
     "cup": [{"colour": ["red", "blue"], "size": ["big", ""]}, ""],
 }
 RIGHT: JsonObject = {"kind": "Earl Grey", "cups": 2}
-TEA = Entry("tea", SIMPLE, [{"role": "user", "content": "Two Earl Greys."}], [ORDER], ("order_tea", ACCEPTED))
-WEATHER = Entry("weather", IRRELEVANCE, [{"role": "user", "content": "Will it rain?"}], [ORDER], None)
+TEA = Entry("tea", [{"role": "user", "content": "Two Earl Greys."}], [ORDER], ("order_tea", ACCEPTED))
 
 
 def judged(entry: Entry, *calls: tuple[str, str], content: str = "") -> bool:
@@ -126,13 +124,6 @@ def test_a_right_call_has_to_be_the_only_one() -> None:
     assert not judged(TEA)
 
 
-def test_irrelevant_function_is_not_called_and_something_is_answered() -> None:
-    assert judged(WEATHER, content="I cannot know.")
-    assert not judged(WEATHER, content=" ")
-    assert not judged(WEATHER, content='<tool_call>\n{"name": "order_tea", "argum')
-    assert not judged(WEATHER, ("unknown", "{}"), content="Well.")
-
-
 def test_calls_are_valid_that_name_a_function_with_an_object() -> None:
     outcome = TEA.judge("", [("order_tea", "{}"), ("order_tea", "2"), ("brew", "{}")])
     assert (outcome.tool_calls, outcome.valid_tool_calls) == (3, 1)
@@ -145,7 +136,7 @@ def test_arguments_with_a_repeated_key_are_not_read() -> None:
 
 def test_tasks_that_share_a_function_are_in_one_half() -> None:
     def entry(name: str, *functions: str) -> Entry:
-        return Entry(name, SIMPLE, [], [{"name": function} for function in functions], None)
+        return Entry(name, [], [{"name": function} for function in functions], (functions[0], {}))
 
     chain = [entry("a", "f"), entry("b", "g"), entry("c", "f", "g"), *(entry(f"d{n}", f"h{n}") for n in range(9))]
     names = [{one.task_id for one in half} for half in halves(chain)]
@@ -157,9 +148,7 @@ def test_files_are_read_line_by_line(tmp_path: Path) -> None:
     question: JsonObject = {"id": "tea", "question": [[*TEA.messages]], "function": [ORDER]}
     (tmp_path / "q.json").write_text(json.dumps(question) + "\n\n")
     (tmp_path / "a.json").write_text(json.dumps({"id": "tea", "ground_truth": [{"order_tea": ACCEPTED}]}) + "\n")
-    assert read_entries(SIMPLE, tmp_path / "q.json", tmp_path / "a.json") == [TEA]
-    (read,) = read_entries(IRRELEVANCE, tmp_path / "q.json", tmp_path / "none.json")
-    assert read.truth is None
+    assert read_entries(tmp_path / "q.json", tmp_path / "a.json") == [TEA]
 
 
 def test_a_task_takes_one_answer() -> None:
@@ -173,27 +162,7 @@ def test_a_task_takes_one_answer() -> None:
         episode.answer({"role": "assistant", "content": "again"})
 
 
-def test_the_one_action_of_a_request_is_exact_and_the_only_call() -> None:
-    arguments = {"order_id": "#W1", "reason": "no longer needed"}
-    request = Request("ann_1", "Cancel order #W1 because no longer needed.", "cancel_pending_order", arguments)
-    call = ("cancel_pending_order", json.dumps(arguments))
-    assert request.is_stated
-    assert request.judge("", [call]).success
-    assert not request.judge("", [call, call]).success
-    assert not request.judge("", [(call[0], json.dumps(arguments | {"note": ""}))]).success
-    assert not request.judge("", [("return_delivered_order_items", call[1])]).success
-    assert not request.judge("cancelled", []).success
-    assert not Request("ann_1", "Return it.", "return_delivered_order_items", {"item_ids": ["1"]}).is_stated
-
-
-def test_a_customer_is_in_one_half() -> None:
-    requests = [Request(f"customer_{n % 7}", str(n), "cancel_pending_order", {}) for n in range(28)]
-    names = [{one.customer for one in half} for half in by_customer(requests)]
-    assert all(names)
-    assert not names[0] & names[1]
-
-
-@pytest.mark.parametrize("world", ["bfcl", "games", "retail"])
+@pytest.mark.parametrize("world", ["bfcl", "games", "chain_sum"])
 def test_without_its_package_a_world_names_the_remedy(world: str) -> None:
     if find_spec("textarena") is not None:
         pytest.skip("the packages are here: `make tasks` has installed them")

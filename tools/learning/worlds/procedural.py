@@ -8,7 +8,7 @@ from itertools import islice
 
 from ratchet.local.demo.plan import Reinforced, Supervised
 from tools.learning.worlds.base import Engine
-from tools.learning.worlds.public import Demonstration, PublicTasks
+from tools.learning.worlds.public import Demonstration, PublicTasks, here
 from tools.learning.worlds.single_answers import SingleAnswer
 
 HELD_OUT, TRAINING = 400, 2600
@@ -53,7 +53,7 @@ class Procedural:
             tasks=[question.task for question in learnt],
             exam=[question.task for question in exam],
             shown=[question.shown for question in learnt],
-            engine=Engine(self.max_tokens, seats=SEATS, prefix_tokens=PREFIX_TOKENS, together=8),
+            engine=here(Engine(self.max_tokens, seats=SEATS, prefix_tokens=PREFIX_TOKENS, together=8)),
             imitation=self.imitation,
             cycle=CYCLE,
         )

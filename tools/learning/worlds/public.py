@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from ratchet.bus.message import JsonObject
+from ratchet.core.contract.policy_manifest import BFLOAT16, FLOAT32
 from ratchet.core.contract.snapshot import TrajectoryRow
 from ratchet.core.contract.training import Lora
 from ratchet.core.errors import RatchetError
@@ -17,6 +19,16 @@ from tools.learning.worlds.base import OFFLINE, Engine, Stage, Task
 
 LORA = Lora(r=16, alpha=32)
 EXAM_SEED = 11
+PRECISIONS = {FLOAT32: "fp32", BFLOAT16: "bf16"}
+"""What a request for a training calls the engine's number formats."""
+
+
+def here(engine: Engine) -> Engine:
+    """An engine that computes in the number format of this processor: its dtype, and that of trainings."""
+    # Torch takes seconds to import, and the report is drawn without it.
+    from ratchet.local.number_format import fastest_format  # noqa: PLC0415
+
+    return replace(engine, dtype=fastest_format())
 
 
 class NoTasks(RatchetError):
@@ -59,11 +71,15 @@ class PublicTasks:
     imitation: Supervised
     cycle: Reinforced
     lora: Lora = LORA
-    precision: str = "bf16"
     exam_seed: int = EXAM_SEED
     model: Callable[[], Path] = smollm2
     """Where the model before any training lies."""
     judges_base: bool = True
+
+    @property
+    def precision(self) -> str:
+        """See `World`: that of the engine, which has one."""
+        return PRECISIONS[self.engine.dtype or BFLOAT16]
 
     def recipe(self) -> Mapping[str, float]:
         """See `World`."""
@@ -75,7 +91,7 @@ class PublicTasks:
             "imitation batch": self.imitation.batch,
             "imitation rate": self.imitation.learning_rate,
             "rank": self.lora.r,
-            "bits of a number": 16 if self.precision == "bf16" else 32,
+            "bits of a number": 16 if self.engine.dtype == BFLOAT16 else 32,
             "learning rate": self.cycle.learning_rate,
             "passes": self.cycle.epochs,
             "batch": self.cycle.batch,
@@ -88,7 +104,8 @@ class PublicTasks:
 
     def stages(self) -> Sequence[Stage]:
         """See `World`."""
-        return [Stage("first", self.imitation, self._demonstrations, full_finetune=False)]
+        rows = partial(self.demonstrations, self.imitation.examples, str(self.seed))
+        return [Stage("first", self.imitation, rows, full_finetune=False)]
 
     def training(self, count: int, seed: int) -> list[Task]:
         """See `World`: each task once before any comes again."""
@@ -102,7 +119,7 @@ class PublicTasks:
         """See `World`."""
         return list(self.exam)
 
-    def _demonstrations(self) -> list[TrajectoryRow]:
-        draw = random.Random(f"shown {self.seed}")
-        count = min(self.imitation.examples, len(self.shown))
-        return [one.row(number) for number, one in enumerate(draw.sample(self.shown, count))]
+    def demonstrations(self, count: int, drawn: str) -> list[TrajectoryRow]:
+        """So many right answers, or all that there are."""
+        some = random.Random(f"shown {drawn}").sample(self.shown, min(count, len(self.shown)))
+        return [shown.row(number) for number, shown in enumerate(some)]

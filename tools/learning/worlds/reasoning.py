@@ -29,8 +29,8 @@ class Dataset:
     options: Mapping[str, Any]
     """Of the package; `Any` because each dataset has its own."""
     graded: bool = False
-    """The package's partial scores are rewards. Otherwise only the whole answer is worth something: where a wrong number
-    contains the right one, the package gives it a part."""
+    """The package's partial scores are rewards. Otherwise only the right answer is worth something: a wrong number that
+    contains the right one has a part of it in the package."""
 
     def questions(self) -> Iterator[Question]:
         """Without end. Raises `NoTasks`."""
@@ -66,7 +66,6 @@ REASONING: Mapping[str, Procedural] = {
         (Dataset("gcd", {"max_value": 100}), 4),
         (Dataset("needle_haystack", {"min_num_statements": 3, "max_num_statements": 5}), 8),
         (Dataset("simple_equations", {"min_terms": 2, "max_terms": 2, "max_value": 20}), 6),
-        (Dataset("number_sequence", {}), 6),
         (Dataset("number_format", {"min_num_candidates": 2, "max_num_candidates": 3, "max_n": 10_000}), 12),
         (Dataset("complex_arithmetic", {"operations": ("+", "-"), "operations_weights": [0.5, 0.5]}), 14),
         (Dataset("color_cube_rotation", {}), 6),

@@ -10,9 +10,6 @@ from ratchet.bus.message import JsonObject
 from tools.learning.worlds.base import Outcome
 from tools.learning.worlds.public import Demonstration
 
-MARK = "<tool_call>"
-"""Begins a call in Hermes' form: what stands behind it in a text is a call that could not be read."""
-
 Judge = Callable[[str, Sequence[tuple[str, str]]], Outcome]
 """Of an answer's text, and its calls as names and arguments in JSON."""
 

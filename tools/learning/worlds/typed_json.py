@@ -14,15 +14,65 @@ from typing import Any
 from ratchet.bus.message import JsonObject
 from ratchet.local.demo.plan import Supervised
 from tools.learning.worlds.base import Outcome
+from tools.learning.worlds.bfcl_answers import read_arguments
 from tools.learning.worlds.procedural import Procedural, Question, in_any_order
 from tools.learning.worlds.single_answers import SingleAnswer, shown_text
 
 NAMES = (
-    "city colour owner size level room batch ticket dish stage route tool part class team rank code label shelf pump"
-    " crate berth signal ledger parcel meter valve court guest season branch garden engine report lesson orchard"
-).split()
-THINGS = "a delivery,a booking,a repair,a harvest,a ferry,a museum visit,a shift,a rental".split(",")
-WORDS = "oak,amber,north,linen,copper,harbour,quick,seven,pearl,slate".split(",")
+    "city",
+    "colour",
+    "owner",
+    "size",
+    "level",
+    "room",
+    "batch",
+    "ticket",
+    "dish",
+    "stage",
+    "route",
+    "tool",
+    "part",
+    "class",
+    "team",
+    "rank",
+    "code",
+    "label",
+    "shelf",
+    "pump",
+    "crate",
+    "berth",
+    "signal",
+    "ledger",
+    "parcel",
+    "meter",
+    "valve",
+    "court",
+    "guest",
+    "season",
+    "branch",
+)
+THINGS = (
+    "delivery",
+    "booking",
+    "repair",
+    "harvest",
+    "ferry",
+    "museum",
+    "shift",
+    "rental",
+)
+WORDS = (
+    "oak",
+    "amber",
+    "north",
+    "linen",
+    "copper",
+    "harbour",
+    "quick",
+    "seven",
+    "pearl",
+    "slate",
+)
 FEWEST, MOST = 3, 5
 """Keys of an object."""
 PARSES, PER_KEYS = 0.3, 0.7
@@ -64,7 +114,7 @@ def questions() -> Iterator[Question]:
 
 def _question(thing: str, keys: Mapping[str, Type], answer: str) -> Question:
     asked = ", ".join(f"{name} ({kind.asked})" for name, kind in keys.items())
-    text = f"Describe {thing} as one line of JSON, with these keys and no others: {asked}. Invent the values."
+    text = f"Describe a {thing} as one line of JSON, with these keys and no others: {asked}. Invent the values."
     messages: list[JsonObject] = [{"role": "user", "content": text}]
 
     def judge(content: str, calls: Sequence[tuple[str, str]]) -> Outcome:
@@ -77,26 +127,11 @@ def _question(thing: str, keys: Mapping[str, Type], answer: str) -> Question:
 
 def worth(content: str, keys: Mapping[str, Type]) -> float:
     """1 for an object with these keys and types and nothing beside it; less for one where some are wrong or more."""
-    found = _read(content)
+    found = read_arguments(content)
     if found is None:
         return 0.0
     right = sum(name in found and kind.fits(found[name]) for name, kind in keys.items())
     return PARSES + PER_KEYS * right / len({*keys, *found}) if right < len(keys) or len(found) > right else 1.0
-
-
-def _read(content: str) -> JsonObject | None:
-    """None for what is no object, or names a key twice."""
-    try:
-        read = json.loads(content, object_pairs_hook=_once)
-    except (ValueError, RecursionError):
-        return None
-    return read if isinstance(read, dict) else None
-
-
-def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    if len({name for name, _ in pairs}) < len(pairs):
-        raise ValueError("a key comes twice")
-    return dict(pairs)
 
 
 TYPED_JSON = Procedural(questions, 80, Supervised(examples=128, steps=8, learning_rate=1e-3, batch=16))
