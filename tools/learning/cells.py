@@ -191,7 +191,7 @@ PROCEDURAL = (
     _procedural(
         "typed_json",
         "Strict JSON",
-        "One line of JSON with three to five keys, each of the type that the question names; which type a key has is"
+        "One line of JSON with two to four keys, each of the type that the question names; which type a key has is"
         " drawn. Right: the answer is that object and nothing else, no key is missing, too many or of another type. An"
         " object with some of it right has a part of the reward. Questions and judge are made here.",
     ),

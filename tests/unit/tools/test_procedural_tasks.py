@@ -17,14 +17,17 @@ KEYS = {"dish": STRING, "room": INTEGER, "tags": STRINGS}
 RIGHT = '{"dish": "pearl", "room": 3, "tags": ["a"]}'
 
 
+def wrong(content: str, calls: object) -> Outcome:
+    """Whatever the answer."""
+    return Outcome(success=False)
+
+
 def sums(most: int) -> Iterator[Question]:
     """a + b and b + a, again and again."""
     for number in count():
         left, right = divmod(number * 7 % most**2, most)
         text = f"{left} + {right}"
-        task = SingleAnswer(
-            text, "sum", [], [], lambda content, calls: Outcome(content == str(left + right), len(calls))
-        )
+        task = SingleAnswer(text, "sum", [], [], wrong)
         yield Question(in_any_order(text), task, shown_text(task, str(left + right)))
 
 

@@ -73,7 +73,7 @@ WORDS = (
     "pearl",
     "slate",
 )
-FEWEST, MOST = 3, 5
+FEWEST, MOST = 2, 4
 """Keys of an object."""
 PARSES, PER_KEYS = 0.3, 0.7
 """Of the reward: what an object is worth, and what all its keys are."""
@@ -134,4 +134,4 @@ def worth(content: str, keys: Mapping[str, Type]) -> float:
     return PARSES + PER_KEYS * right / len({*keys, *found}) if right < len(keys) or len(found) > right else 1.0
 
 
-TYPED_JSON = Procedural(questions, 80, Supervised(examples=128, steps=8, learning_rate=1e-3, batch=16))
+TYPED_JSON = Procedural(questions, 64, Supervised(examples=128, steps=8, learning_rate=1e-3, batch=16))
