@@ -127,11 +127,11 @@ def _question(thing: str, keys: Mapping[str, Type], answer: str) -> Question:
 
 def worth(content: str, keys: Mapping[str, Type]) -> float:
     """1 for an object with these keys and types and nothing beside it; less for one where some are wrong or more."""
-    found = read_arguments(content)
-    if found is None:
+    given = read_arguments(content)
+    if given is None:
         return 0.0
-    right = sum(name in found and kind.fits(found[name]) for name, kind in keys.items())
-    return PARSES + PER_KEYS * right / len({*keys, *found}) if right < len(keys) or len(found) > right else 1.0
+    right = sum(name in given and kind.fits(given[name]) for name, kind in keys.items())
+    return PARSES + PER_KEYS * right / len({*keys, *given}) if right < len(keys) or len(given) > right else 1.0
 
 
 TYPED_JSON = Procedural(questions, 64, Supervised(examples=128, steps=8, learning_rate=1e-3, batch=16))
