@@ -17,6 +17,7 @@ from importlib.util import find_spec
 
 from ratchet.analyst import metrics
 from ratchet.analyst.clickhouse_episodes import StoredEpisodes
+from ratchet.analyst.domain.windows import LENGTHS
 from ratchet.analyst.drafting import Drafting
 from ratchet.analyst.effects import Effects, stored_episodes
 from ratchet.analyst.executing import Executing
@@ -31,6 +32,7 @@ from ratchet.analyst.plans import LOOK_S as PLANS_LOOK_S, Plans
 from ratchet.analyst.questions import Place, ask
 from ratchet.analyst.runs import LOOK_S, Runs
 from ratchet.analyst.settings import Settings
+from ratchet.analyst.waiting import Waiting
 from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket, Entry
 from ratchet.core.contract import Alert
@@ -87,24 +89,33 @@ def assembled(settings: Settings, bus: Bus, warehouse: Warehouse, deployer: Depl
         entries = await plans.every(lambda name: name == role)
         return [entry.value for entry in entries if entry.value.pattern_id == pattern_id]
 
+    async def is_known(role: str) -> bool:
+        return role in await stored.roles(bus.now() - 2 * LENGTHS[-1])
+
+    async def uses_gateway(role: str) -> bool:
+        return await stored.has_starts(role, bus.now() - LENGTHS[-1])
+
     async def look() -> None:
         await runs.look()
         held = await plans.every()
         metrics.count([entry.value for entry in await store.every()], [entry.value for entry in held])
 
     def look_after_plans() -> Periodic:
-        episodes = stored_episodes(StoredEpisodes(warehouse))
+        episodes = stored_episodes(stored)
         drafting = Drafting(deployer, coordinator, History(warehouse), episodes)
         executing = Executing(deployer, coordinator, Effects(warehouse, episodes), leadership.confirm)
         roles = frozenset(settings.self_approved)
-        leading = Plans(plans, store, trail, drafting, executing, audit, roles, bus.now)
+        leading = Plans(plans, store, trail, drafting, executing, waiting, audit, roles, bus.now)
         return Periodic(PLANS_LOOK_S, leading.look, "look after plans")
 
     plans, store, trail, shared = PlanStore(bus), PatternStore(bus), Trail(bus), settings.shared
+    stored = StoredEpisodes(warehouse)
     keys = known_keys(shared, NAME, connected)
     leadership = Leadership(ELECTION, Bucket(bus, LEADERS, Leader), f"http://{shared.http_host}:{settings.port}")
     runs = _runs(shared, bus, warehouse, leadership)
-    looks, decisions = PatternRoutes(store, trail, runs, plans_of, bus.now), PlanRoutes(plans, store, trail, bus.now)
+    waiting = Waiting(plans, deployer, coordinator, uses_gateway)
+    looks = PatternRoutes(store, trail, runs, plans_of, is_known, bus.now)
+    decisions = PlanRoutes(plans, store, trail, waiting, is_known, bus.now)
     api = http_app([looks, decisions, EpisodeRoutes(StoredTrajectories(warehouse), store.open_of)])
     audit = api.audit = audit_log_of(shared, bus, NAME)
     sites = Sites(shared.allowed_hosts)

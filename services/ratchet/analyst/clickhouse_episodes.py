@@ -33,6 +33,7 @@ role = {{role:String}} AND {_WITHIN} AND ifNull(arm, '') != 'pinned' AND recorde
 )
 """  # noqa: S608 - our own names
 _ROLES = "SELECT DISTINCT role FROM trajectories WHERE ended_at >= {since:DateTime64(3, 'UTC')} ORDER BY role"
+_THROUGH_GATEWAY = "SELECT 1 FROM starts WHERE role = {role:String} AND at >= {since:DateTime64(3, 'UTC')} LIMIT 1"
 _COUNT = f"""
 SELECT uniqExactIf(trajectory_id, ended_at < {{middle:DateTime64(3, 'UTC')}}) AS before,
     uniqExactIf(trajectory_id, ended_at >= {{middle:DateTime64(3, 'UTC')}}) AS now
@@ -102,6 +103,10 @@ class StoredEpisodes:
     async def roles(self, since: datetime) -> list[str]:
         """Roles of which trajectories ended since then."""
         return [row["role"] for row in await self._warehouse.rows(_ROLES, {"since": since})]
+
+    async def has_starts(self, role: str, since: datetime) -> bool:
+        """Whether the gateway began trajectories of a role since then."""
+        return bool(await self._warehouse.rows(_THROUGH_GATEWAY, {"role": role, "since": since}))
 
     async def count(self, role: str, windows: Windows) -> tuple[int, int]:
         """Trajectories of both windows."""

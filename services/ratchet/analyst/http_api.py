@@ -13,9 +13,9 @@ from typing import Annotated, Any, Protocol
 from msgspec.structs import replace
 from pydantic import Field
 
-from ratchet.analyst.domain.looking import dismissal
+from ratchet.analyst.domain.looking import dismissal, reopening
 from ratchet.analyst.http_episodes import EpisodeRoutes
-from ratchet.analyst.http_plans import PlanRoutes, RoleName
+from ratchet.analyst.http_plans import UNKNOWN_ROLE, PlanRoutes, RoleName, require_known
 from ratchet.analyst.kv_patterns import PatternStore
 from ratchet.analyst.mining.texts import sentence_of
 from ratchet.analyst.nats_trail import Trail
@@ -61,15 +61,18 @@ class PatternRoutes:
     runs: Runs
     plans_of: Callable[[str, str], Awaitable[list[AdaptationPlan]]]
     """By role and pattern."""
+    is_known: Callable[[str], Awaitable[bool]]
+    """Whether a role has trajectories."""
     now: Callable[[], datetime]
 
     def add_to(self, api: ControlApi) -> None:
         """Serve them."""
         one = "/v1/patterns/{role}/{pattern_id}"
-        api.route("GET", "/v1/patterns", self.list_patterns, scope=KeyScope.VIEW)
+        api.route("GET", "/v1/patterns", self.list_patterns, scope=KeyScope.VIEW, errors=UNKNOWN_ROLE)
         api.route("GET", one, self.get_pattern, scope=KeyScope.VIEW, errors=UNKNOWN, reads=True)
         api.route("POST", f"{one}/dismiss", self.dismiss_pattern, scope=KeyScope.OPERATE, errors=REFUSED)
-        api.route("POST", "/v1/analyses", self.analyze, scope=KeyScope.OPERATE, errors=WRONG)
+        api.route("POST", f"{one}/reopen", self.reopen_pattern, scope=KeyScope.OPERATE, errors=REFUSED)
+        api.route("POST", "/v1/analyses", self.analyze, scope=KeyScope.OPERATE, errors={**WRONG, **UNKNOWN_ROLE})
         api.route("GET", "/v1/learning/{role}/events", self.list_events, scope=KeyScope.VIEW)
 
     async def list_patterns(
@@ -77,6 +80,8 @@ class PatternRoutes:
     ) -> PatternsOut:
         """Patterns, the dearest first."""
         entries = await self.store.every(lambda name: name in roles and role in (None, name))
+        if role is not None and not entries:
+            await require_known(role, self.is_known)
         patterns = [entry.value for entry in entries if state in (None, entry.value.state)]
         return PatternsOut(patterns=sorted(patterns, key=lambda each: (-each.reward_cost, -each.cost_usd)))
 
@@ -98,10 +103,22 @@ class PatternRoutes:
         await self.trail.publish([dismissal(dismissed)])
         return await self._shown(dismissed)
 
+    async def reopen_pattern(self, role: RoleName, pattern_id: str, body: DecisionIn, caller: Caller) -> PatternOut:
+        """Undo a dismissal: it is open as it was seen last, and closes where it is gone."""
+        entry = await self._require(role, pattern_id)
+        if entry.value.state != "dismissed":
+            raise WrongState(f"the pattern is {entry.value.state}, and not dismissed")
+        again = replace(entry.value, state="open", closed_at=None, closed_by=None, reason=None)
+        await self.store.put(again, entry.revision)
+        reason = sentence_of(body.reason) or None if body.reason is not None else None
+        await self.trail.publish([reopening(again, self.now(), caller.actor(None), reason)])
+        return await self._shown(again)
+
     async def analyze(self, body: AnalysisIn) -> AnalysisOut:
         """Look at a role now: it takes up to a minute. Windows that were looked at test nothing anew."""
         if not ROLE.fullmatch(body.role):
             raise BadRequest("a role has a name of lower-case letters, digits, - and _", param="role")
+        await require_known(body.role, self.is_known)
         return await self.runs.run(body.role, asked=True)
 
     async def list_events(
@@ -140,5 +157,7 @@ def http_app(routes: Sequence[Routes]) -> ControlApi:
 def described_api() -> ControlApi:
     """The application for its document alone: nothing stands behind its routes."""
     unused: Any = None
-    patterns = PatternRoutes(unused, unused, unused, unused, unused)
-    return http_app([patterns, PlanRoutes(unused, unused, unused, unused), EpisodeRoutes(unused, unused)])
+    patterns = PatternRoutes(unused, unused, unused, unused, unused, unused)
+    return http_app(
+        [patterns, PlanRoutes(unused, unused, unused, unused, unused, unused), EpisodeRoutes(unused, unused)]
+    )

@@ -5,7 +5,7 @@ A key with `view` of a role sees its plans; `operate`, as of rollouts, decides a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated
@@ -19,6 +19,7 @@ from ratchet.analyst.kv_patterns import PatternStore
 from ratchet.analyst.kv_plans import PlanStore
 from ratchet.analyst.mining.texts import sentence_of
 from ratchet.analyst.nats_trail import Trail
+from ratchet.analyst.waiting import Waiting
 from ratchet.bus.kv import Entry
 from ratchet.core.contract.http.analyst import DecisionIn, LearningReportOut, PlanOut, PlansOut
 from ratchet.core.contract.learning import PLAN_STATES, AdaptationPlan
@@ -27,6 +28,7 @@ from ratchet.core.rules.access import Caller, KeyScope, RoleSet
 from ratchet.core.rules.arms import ROLE
 from ratchet.core.service.control_api import ControlApi
 
+UNKNOWN_ROLE = {404: "The role has neither trajectories nor plans."}
 UNKNOWN = {404: "There is no such plan."}
 DECIDED = {
     **UNKNOWN,
@@ -44,22 +46,27 @@ class PlanRoutes:
     store: PlanStore
     patterns: PatternStore
     trail: Trail
+    waiting: Waiting
+    is_known: Callable[[str], Awaitable[bool]]
+    """Whether a role has trajectories."""
     now: Callable[[], datetime]
 
     def add_to(self, api: ControlApi) -> None:
         """Serve them."""
         one = "/v1/plans/{role}/{plan_id}"
-        api.route("GET", "/v1/plans", self.list_plans, scope=KeyScope.VIEW, reads=True)
+        api.route("GET", "/v1/plans", self.list_plans, scope=KeyScope.VIEW, errors=UNKNOWN_ROLE, reads=True)
         api.route("GET", one, self.get_plan, scope=KeyScope.VIEW, errors=UNKNOWN, reads=True)
         api.route("POST", f"{one}/approve", self.approve_plan, scope=KeyScope.OPERATE, errors=DECIDED)
         api.route("POST", f"{one}/reject", self.reject_plan, scope=KeyScope.OPERATE, errors=DECIDED)
-        api.route("GET", "/v1/learning/{role}/report", self.get_report, scope=KeyScope.VIEW)
+        api.route("GET", "/v1/learning/{role}/report", self.get_report, scope=KeyScope.VIEW, errors=UNKNOWN_ROLE)
 
     async def list_plans(
         self, roles: RoleSet, role: RoleName | None = None, state: PlanState | None = None
     ) -> PlansOut:
         """Plans, the newest first."""
         entries = await self.store.every(lambda name: name in roles and role in (None, name))
+        if role is not None and not entries:
+            await require_known(role, self.is_known)
         plans = [entry.value for entry in entries if state in (None, entry.value.state)]
         return PlansOut(plans=plans[::-1])
 
@@ -72,6 +79,8 @@ class PlanRoutes:
         entry = await self._require(role, plan_id)
         if entry.value.change.kind == "training":
             caller.require(KeyScope.TRAIN, role)
+        if (obstacle := await self.waiting.obstacle(entry.value)) is not None:
+            raise WrongState(obstacle)
         reason = sentence_of(body.reason) or None if body.reason is not None else None
         return await self._write(entry, approved(entry.value, self.now(), caller.actor(), reason))
 
@@ -93,6 +102,8 @@ class PlanRoutes:
         """What changed in the last seven days, what it earned, and what was taken back."""
         patterns = [entry.value for entry in await self.patterns.every(lambda name: name == role)]
         plans = [entry.value for entry in await self.store.every(lambda name: name == role)]
+        if not patterns and not plans:
+            await require_known(role, self.is_known)
         report = weekly_report(role, patterns, plans, self.now())
         return LearningReportOut(
             role=role,
@@ -117,4 +128,11 @@ class PlanRoutes:
 
     async def _shown(self, plan: AdaptationPlan) -> PlanOut:
         pattern = await self.patterns.get(plan.role, plan.pattern_id)
-        return PlanOut(plan=plan, pattern=pattern.value if pattern is not None else None)
+        waits_for = await self.waiting.reason(plan)
+        return PlanOut(plan=plan, pattern=pattern.value if pattern is not None else None, waits_for=waits_for)
+
+
+async def require_known(role: str, is_known: Callable[[str], Awaitable[bool]]) -> None:
+    """A name without trajectories may be mistyped. Raises `NotFound`."""
+    if not await is_known(role):
+        raise NotFound(f"the role {role} has no trajectory of the last 56 days: is its name written so?")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 import structlog
+from msgspec.structs import replace
 
 from ratchet.analyst.domain.patterns import CLOSED, OPEN
 from ratchet.analyst.domain.plan import (
@@ -38,6 +39,7 @@ from ratchet.analyst.executing import Executing
 from ratchet.analyst.kv_patterns import PatternStore
 from ratchet.analyst.kv_plans import PlanStore
 from ratchet.analyst.nats_trail import Trail
+from ratchet.analyst.waiting import Waiting
 from ratchet.bus.kv import Entry
 from ratchet.core.contract.learning import AdaptationPlan, Pattern
 from ratchet.core.errors import Conflict, RatchetError, Rejected
@@ -66,6 +68,7 @@ class Plans:
     trail: Trail
     drafting: Drafting
     executing: Executing
+    waiting: Waiting
     audit: AuditLog
     self_approved: frozenset[str]
     """Roles whose low-risk plans run by themselves."""
@@ -135,6 +138,8 @@ class Plans:
         plan = drafted(pattern, change, entry_of(pattern.triggers), tries, self.now())
         if why_unmeasurable(plan) is not None:
             plan = unpromised(plan)
+        if (obstacle := await self.waiting.obstacle(plan)) is not None:
+            plan = replace(plan, history=(replace(plan.history[0], reason=obstacle),))
         await self.store.create(plan)
         await self._publish(plan)
 
@@ -158,7 +163,7 @@ class Plans:
             return await self.executing.step(plan, now)
         if pattern is None or pattern.state != "open":
             return stepped(plan, REJECTED, now, ANALYST, f"{SUPERSEDED}its pattern is not open any more")
-        if plan.risk == "low" and plan.role in self.self_approved:
+        if plan.risk == "low" and plan.role in self.self_approved and await self.waiting.obstacle(plan) is None:
             act = Act("approve_plan", By(POLICY), plan.role, [plan.plan_id])
             async with self.audit.act(act):
                 return approved(plan, now, POLICY, "low-risk plans of the role run by themselves")

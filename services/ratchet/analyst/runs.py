@@ -35,6 +35,7 @@ from ratchet.core.service.leadership import Lead
 
 log = structlog.get_logger()
 
+LOOKED_AT = "these windows were looked at before: nothing is tested anew"
 LOOK_S = 300.0
 """Between looks whether windows have ended that were not looked at."""
 
@@ -93,11 +94,11 @@ class Runs:
             looked = looking.at(entry.value if entry else None, self._now())
             chosen, counts = await self._windows(role, asked=asked)
             if min(counts) < FEW:
-                return _empty(role, chosen, counts, _too_few(chosen, counts))
+                return await self._untested(role, chosen, counts, _too_few(chosen, counts))
             if looked.last is not None and looked.windows is not None and chosen.until <= looked.windows.until:
-                return looked.last
+                return replace(looked.last, opened=[], closed=[], known=await self._open(role), note=LOOKED_AT)
             if reason := looking.refusal(looked, asked=asked):
-                return _empty(role, chosen, counts, reason)
+                return await self._untested(role, chosen, counts, reason)
             return await self._decided(role, looked, entry.revision if entry else None, chosen, asked=asked)
 
     async def _windows(self, role: str, *, asked: bool) -> tuple[Windows, tuple[int, int]]:
@@ -109,6 +110,23 @@ class Runs:
                 break
         length = fitting(counts) or LENGTHS[-1]
         return windows(length, now, asked=asked), counts[length]
+
+    async def _open(self, role: str) -> list[str]:
+        return looking.open_ids(await self._store.open_of(role))
+
+    async def _untested(self, role: str, of: Windows, counts: tuple[int, int], note: str) -> AnalysisOut:
+        return AnalysisOut(
+            role=role,
+            since=of.since,
+            middle=of.middle,
+            until=of.until,
+            trajectories=[*counts],
+            tested=0,
+            opened=[],
+            known=await self._open(role),
+            closed=[],
+            note=note,
+        )
 
     async def _decided(
         self, role: str, looked: Looked, revision: int | None, chosen: Windows, *, asked: bool
@@ -130,7 +148,7 @@ class Runs:
         outcome = settled(known, (*mined.patterns, *warned), mined.seen, chosen, await self._stable(role))
         steps = looking.steps(role, chosen, mined, outcome, self._now())
         events = (*steps, *looking.dismissed_since(looked, known))
-        answer = looking.answer_of(role, chosen, mined, outcome)
+        answer = looking.answer_of(role, chosen, mined, outcome, known)
         pending = Pending(patterns=tuple(outcome.changed), events=events)
         await self._lead.confirm()
         try:
@@ -177,20 +195,6 @@ class Runs:
             with suppress(Conflict):
                 await self._store.put(pattern, revision)
                 return
-
-
-def _empty(role: str, of: Windows, counts: tuple[int, int], note: str) -> AnalysisOut:
-    return AnalysisOut(
-        role=role,
-        since=of.since,
-        middle=of.middle,
-        until=of.until,
-        trajectories=[*counts],
-        tested=0,
-        opened=[],
-        closed=[],
-        note=note,
-    )
 
 
 def _too_few(of: Windows, counts: tuple[int, int]) -> str:

@@ -138,6 +138,7 @@ _WORDS: Mapping[str, tuple[str, str]] = {
     "patterns list": ("support", "--state all --json"),
     "patterns show": ("5d41402a", "5d41402abc4b2a76b9719d911017c592 --json"),
     "patterns dismiss": ('5d41402a --reason "the shop was closed"', '5d41402a --reason "known" --dry-run'),
+    "patterns reopen": ("5d41402a", '5d41402a --reason "it is back" --dry-run'),
     "plans list": ("support", "--state draft --json"),
     "plans show": ("7c222fb2", "7c222fb2927d828af22f592134e89324 --json"),
     "plans approve": ("7c222fb2", '7c222fb2 --reason "agreed in the weekly" --dry-run'),

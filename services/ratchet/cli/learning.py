@@ -35,7 +35,8 @@ def analyze(role: RoleArgument, dry_run: DryRun = False, as_json: AsJson = False
             "until": answer.until,
             "trajectories": " and ".join(map(str, answer.trajectories)),
             "hypotheses": answer.tested,
-            "opened": len(answer.opened),
+            "new": tuple(answer.opened) or 0,
+            "known": len(answer.known),
             "closed": len(answer.closed),
             "note": answer.note,
         }

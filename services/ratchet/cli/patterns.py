@@ -10,6 +10,7 @@ import typer
 
 from ratchet.cli.api import get, post, segment
 from ratchet.cli.endpoints import Endpoints, locate
+from ratchet.cli.ids import listed_ids
 from ratchet.cli.options import HERE, AsJson, Directory, DryRun, OptionalRoleArgument
 from ratchet.cli.output import console, follow_up, print_answer, print_dry_run, print_facts, print_section, print_table
 from ratchet.core.contract.http.analyst import DecisionIn, PatternOut, PatternsOut
@@ -41,9 +42,10 @@ def list_patterns(
     """List patterns, the dearest first."""
     answer = read_list(locate(directory), "patterns", PatternsOut, role, None if state == "all" else state)
     columns = ("pattern", "role", "kind", "state", "share", "reward", "USD", "stability", "statement")
+    ids = listed_ids(each.pattern_id for each in answer.patterns)
     rows = [
         (
-            each.pattern_id,
+            ids[each.pattern_id],
             each.role,
             each.kind,
             each.state,
@@ -67,7 +69,8 @@ def show(pattern: PatternId, as_json: AsJson = False, directory: Directory = HER
 
     def show_it() -> None:
         print_facts(facts_of(answer.pattern))
-        rows = [(plan.plan_id, plan.state, plan.risk, plan.change.summary) for plan in answer.plans]
+        ids = listed_ids(plan.plan_id for plan in answer.plans)
+        rows = [(ids[plan.plan_id], plan.state, plan.risk, plan.change.summary) for plan in answer.plans]
         print_section(("plan", "state", "risk", "change"), rows)
         for trajectory_id in answer.pattern.evidence[:3]:
             console.print(follow_up("trajectories", "show", trajectory_id, directory=directory), markup=False)
@@ -86,6 +89,22 @@ def dismiss(
     """Dismiss a pattern: it is known, or no fault. It stays dismissed however often it is seen."""
     endpoints = locate(directory)
     path, body = f"{path_of(resolved(endpoints, pattern))}/dismiss", DecisionIn(reason=reason)
+    answer = decided(endpoints, path, PatternOut, body, dry_run=dry_run, as_json=as_json)
+    if answer is not None:
+        print_answer(answer, as_json, f"pattern {answer.pattern.pattern_id} is {answer.pattern.state}")
+
+
+@app.command()
+def reopen(
+    pattern: PatternId,
+    reason: Annotated[str | None, typer.Option("--reason", help="Why; the trail keeps it.")] = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    directory: Directory = HERE,
+) -> None:
+    """Undo the dismissal of a pattern: it is open again."""
+    endpoints = locate(directory)
+    path, body = f"{path_of(resolved(endpoints, pattern))}/reopen", DecisionIn(reason=reason)
     answer = decided(endpoints, path, PatternOut, body, dry_run=dry_run, as_json=as_json)
     if answer is not None:
         print_answer(answer, as_json, f"pattern {answer.pattern.pattern_id} is {answer.pattern.state}")

@@ -9,6 +9,7 @@ import typer
 
 from ratchet.cli.api import get, segment
 from ratchet.cli.endpoints import Endpoints, locate
+from ratchet.cli.ids import listed_ids
 from ratchet.cli.options import HERE, AsJson, Directory, DryRun, OptionalRoleArgument
 from ratchet.cli.output import console, print_answer, print_facts, print_section, print_table
 from ratchet.cli.patterns import ANALYST, Reason, decided, effect_of, only, read_list, triggers_of
@@ -35,8 +36,9 @@ def list_plans(
     """List plans, the newest first."""
     answer = read_list(locate(directory), "plans", PlansOut, role, state)
     columns = ("plan", "role", "state", "risk", "change", "verdict or summary")
+    ids = listed_ids(each.plan_id for each in answer.plans)
     rows = [
-        (each.plan_id, each.role, each.state, each.risk, each.change.kind, each.verdict or each.change.summary)
+        (ids[each.plan_id], each.role, each.state, each.risk, each.change.kind, each.verdict or each.change.summary)
         for each in answer.plans
     ]
     print_answer(answer, as_json, lambda: print_table(columns, rows, "no plans"))
@@ -100,9 +102,11 @@ def show_plan(answer: PlanOut) -> None:
         "plan": plan.plan_id,
         "role": plan.role,
         "state": plan.state,
+        "waits for": answer.waits_for,
         "because": answer.pattern.statement if answer.pattern is not None else None,
         "change": f"{plan.change.kind}: {plan.change.summary}",
         "made from": plan.change.base,
+        "weight": None if plan.change.weight is None else f"{plan.change.component}: {plan.change.weight:.3g}",
         "focus area": plan.focus_area,
         "measured among": triggers_of(plan.triggers),
         "promises": f"at most {effect_of(plan.expected)}" if plan.expected.value else "nothing that arms compare",

@@ -161,7 +161,7 @@ class Recording:
             )
         )
 
-    def record_episode(
+    def record_episode(  # noqa: PLR0913 - keywords: the parts of an episode
         self,
         *,
         context: Mapping[str, Any],
@@ -169,16 +169,22 @@ class Recording:
         outcome: str | Mapping[str, Any] | None = None,
         resources: Mapping[str, Any] | None = None,
         feedback: Sequence[Mapping[str, Any]] = (),
+        started_at: datetime | None = None,
+        ended_at: datetime | None = None,
     ) -> str:
         """Record a whole episode that is over, and return its id, the trajectory's.
 
         `context` is what `trajectory` takes, each action what `turn` takes, `outcome` a status or what `outcome` takes,
-        `resources` what `usage` takes, and each feedback what `feedback` takes. It ends now. Raises `Rejected` at once
-        without any action: such a trajectory is none.
+        `resources` what `usage` takes, and each feedback what `feedback` takes. Without `ended_at` it ends now, and
+        without `started_at` it took no time. Raises `Rejected` at once without any action, which is no trajectory, and
+        for instants that have no zone or go back.
         """
         if not actions:
             raise Rejected("an episode has at least one action")
         recorder = self.trajectory(**context)
+        if started_at is not None or ended_at is not None:
+            end = ended_at or self.now()
+            recorder.ran(started_at or end, end)
         for action in actions:
             recorder.turn(**action)
         if outcome is not None:

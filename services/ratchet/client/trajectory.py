@@ -21,6 +21,7 @@ from ratchet.core.contract.trajectory import (
     TrajectoryTurn,
     TurnResult,
 )
+from ratchet.core.errors import Rejected
 from ratchet.core.rules.chat import trajectory_turns
 
 Content = str | JsonObject | list[JsonObject]
@@ -68,6 +69,13 @@ class TrajectoryRecorder:
         self._cost: float | None = self.metadata.total_cost_usd
         self._broken = False
         self._ended = False
+
+    def ran(self, started_at: datetime, ended_at: datetime) -> None:
+        """It is over: when it ran, instead of now; its turns are recorded with its end. Raises `Rejected`."""
+        if started_at.tzinfo is None or ended_at.tzinfo is None or ended_at < started_at:
+            raise Rejected("a start and an end have a time zone, and the end comes last")
+        self._started_at = started_at
+        self.now = lambda: ended_at
 
     def turn(
         self,

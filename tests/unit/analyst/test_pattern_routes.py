@@ -13,7 +13,7 @@ from ratchet.analyst.nats_trail import Trail
 from ratchet.bus.testing.broker import Killed
 from ratchet.core.contract.learning import AdaptationPlan
 from ratchet.core.rules.access import Caller
-from tests.support.analyst_world import ROLE, AnalystWorld, pattern
+from tests.support.analyst_world import POLICY, ROLE, AnalystWorld, pattern
 from tests.support.callers import called_by
 
 ANN = Caller("key_o", "ann", frozenset({"operate", "view"}))
@@ -29,7 +29,10 @@ async def http(world: AnalystWorld) -> AsyncIterator[httpx.AsyncClient]:
     async def no_plans(role: str, pattern_id: str) -> list[AdaptationPlan]:
         return []
 
-    routes = PatternRoutes(world.store, Trail(world.bus), world.runs(), no_plans, lambda: world.now)
+    async def is_known(role: str) -> bool:
+        return role == ROLE
+
+    routes = PatternRoutes(world.store, Trail(world.bus), world.runs(), no_plans, is_known, lambda: world.now)
     app = called_by(http_app([routes]), ANN)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8086") as client:
         yield client
@@ -68,3 +71,25 @@ async def test_a_dismissal_is_one_step_of_the_trail(
     await world.runs().run(ROLE)
     steps = [event for event in await Trail(world.bus).read(ROLE) if event.what == "pattern_dismissed"]
     assert [(step.summary, step.pattern_id) for step in steps] == [("Dismissed: it is known", pattern().pattern_id)]
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", "/v1/patterns?role=suport"), ("POST", "/v1/analyses")])
+async def test_a_role_without_trajectories_is_not_found(http: httpx.AsyncClient, method: str, path: str) -> None:
+    answer = await http.request(method, path, json={"role": "suport"} if method == "POST" else None)
+    assert answer.status_code == 404
+    assert "suport has no trajectory of the last 56 days" in answer.text
+
+
+async def test_a_dismissal_can_be_undone_and_made_again(http: httpx.AsyncClient, world: AnalystWorld) -> None:
+    world.claims = [pattern()]
+    await world.runs().run(ROLE)
+    path = f"/v1/patterns/{ROLE}/{pattern().pattern_id}"
+    assert (await http.post(f"{path}/reopen", json={})).status_code == 409
+    for _ in range(2):
+        assert (await http.post(f"{path}/dismiss", json={"reason": "known"})).status_code == 200
+        world.now += timedelta(minutes=1)
+        assert (await http.post(f"{path}/reopen", json={"reason": "it is back"})).status_code == 200
+        world.now += timedelta(minutes=1)
+    assert await world.patterns() == [pattern(opened_under=POLICY)]
+    steps = [event.summary for event in await Trail(world.bus).read(ROLE) if event.pattern_id is not None]
+    assert steps[1:] == ["Dismissed: known", "Open again: it is back"] * 2

@@ -24,6 +24,7 @@ from ratchet.analyst.kv_plans import PlanStore
 from ratchet.analyst.mining.base import Episodes
 from ratchet.analyst.nats_trail import Trail
 from ratchet.analyst.plans import Plans
+from ratchet.analyst.waiting import NO_GATEWAY, Waiting
 from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import FakeBroker, FakeBus
 from ratchet.bus.testing.broker import Killed
@@ -71,6 +72,16 @@ class World:
         self.bus = FakeBus(self.broker)
         self.programs = Programs()
         self.store, self.patterns, self.trail = PlanStore(self.bus), PatternStore(self.bus), Trail(self.bus)
+        self.has_gateway = True
+
+    async def uses_gateway(self, role: str) -> bool:
+        return self.has_gateway
+
+    async def is_known(self, role: str) -> bool:
+        return role == "shop"
+
+    def waiting(self) -> Waiting:
+        return Waiting(self.store, self.programs.deployer(), self.programs.coordinator(), self.uses_gateway)
 
     def analyst(
         self, *self_approved: str, episodes: EpisodesOf = no_episodes, executes_by: Deployer | None = None
@@ -82,7 +93,8 @@ class World:
         executing = Executing(executes_by or deployer, coordinator, Effects(warehouse, no_episodes), leads)
         audit = AuditLog(self.bus, "analyst")
         roles = frozenset(self_approved)
-        return Plans(self.store, self.patterns, self.trail, drafting, executing, audit, roles, lambda: NOW)
+        waiting = self.waiting()
+        return Plans(self.store, self.patterns, self.trail, drafting, executing, waiting, audit, roles, lambda: NOW)
 
     async def open(self, pattern: Pattern) -> None:
         await self.patterns.put(pattern, None)
@@ -104,8 +116,9 @@ class World:
     @asynccontextmanager
     async def served(self, caller: Caller = ANYONE) -> AsyncIterator[httpx.AsyncClient]:
         runs: Any = None
-        looks = PatternRoutes(self.patterns, self.trail, runs, self._plans_of, lambda: NOW)
-        api = http_app([looks, PlanRoutes(self.store, self.patterns, self.trail, lambda: NOW)])
+        looks = PatternRoutes(self.patterns, self.trail, runs, self._plans_of, self.is_known, lambda: NOW)
+        plans = PlanRoutes(self.store, self.patterns, self.trail, self.waiting(), self.is_known, lambda: NOW)
+        api = http_app([looks, plans])
 
         async def app(scope: Any, receive: Any, send: Any) -> None:
             async def identify() -> Caller:
@@ -362,6 +375,49 @@ async def test_plans_of_a_lost_bucket_are_not_drafted_again(world: World) -> Non
         await again.look()
         assert await world.plans() == []
     assert await world.steps() == ["plan_draft", "plan_rejected"]
+
+
+async def test_a_plan_that_no_gateway_can_try_is_not_approved() -> None:
+    world = World()
+    world.has_gateway = False
+    await world.open(pattern_of(triggers=BY_LANGUAGE))
+    for _ in range(2):
+        await world.analyst("shop").look()
+    [plan] = await world.plans()
+    assert (plan.state, plan.risk, plan.history[0].reason) == ("draft", "low", NO_GATEWAY)
+    refused = await world.decided(OPERATOR, "approve", {})
+    assert (refused.status_code, refused.json()["error"]["message"]) == (409, NO_GATEWAY)
+    world.has_gateway = True
+    assert (await world.decided(OPERATOR, "approve", {})).status_code == 200
+
+
+async def test_a_plan_tells_what_it_waits_for() -> None:
+    world = World()
+    await world.open(pattern_of(triggers=BY_LANGUAGE))
+    world.programs.canary("running")
+
+    async def waits_for() -> str | None:
+        await world.analyst("shop").look()
+        [plan] = await world.plans()
+        async with world.served() as client:
+            return (await client.get(f"/v1/plans/shop/{plan.plan_id}")).json()["waits_for"]
+
+    assert await waits_for() is None
+    assert await waits_for() == "the rollout of shop@1-abababab is under way: running"
+    world.programs.canary("promoted")
+    assert await waits_for() == "shop@2-abababab waits for its rollout"
+    world.programs.canary("running", weight=0.1, waiting_for=["30 canary outcomes more"])
+    running = "its rollout is running, with 0.1 of new trajectories: 0 canary and 0 stable trajectories"
+    assert await waits_for() == f"{running}; 30 canary outcomes more"
+    world.programs.forbidden = True
+    world.programs.answers = httpx.Response(503, json={"error": {"message": "it is away"}})
+    assert "503" in str(await waits_for())
+
+
+@pytest.mark.parametrize("path", ["/v1/plans?role=shopp", "/v1/learning/shopp/report"])
+async def test_of_a_role_without_trajectories_nothing_is_listed(path: str) -> None:
+    async with World().served() as client:
+        assert (await client.get(path)).status_code == 404
 
 
 class OddDeployer(Deployer):

@@ -14,6 +14,7 @@ from ratchet.analyst.domain.looking import Pending
 from ratchet.analyst.domain.patterns import MOST_OPEN, Seen
 from ratchet.analyst.domain.windows import windows
 from ratchet.analyst.nats_trail import Trail
+from ratchet.analyst.runs import LOOKED_AT
 from ratchet.bus.kv import Bucket
 from ratchet.bus.testing.broker import Killed
 from ratchet.core.contract import LearningEvent
@@ -46,8 +47,20 @@ async def test_windows_that_were_looked_at_are_not_mined_again() -> None:
     world = AnalystWorld()
     world.claims = [pattern()]
     first = await world.runs().run(ROLE)
-    assert await world.runs().run(ROLE) == first
+    again = await world.runs().run(ROLE)
+    assert (first.opened, first.known) == ([pattern().pattern_id], [])
+    assert (again.opened, again.known, again.note) == ([], first.opened, LOOKED_AT)
     assert len(world.asked) == 1
+
+
+async def test_a_run_tells_new_patterns_from_known_ones() -> None:
+    world = AnalystWorld()
+    world.claims = [pattern()]
+    await world.runs().run(ROLE)
+    world.now += HOUR
+    world.claims = [pattern(), pattern("orders")]
+    answer = await world.runs().run(ROLE)
+    assert (answer.opened, answer.known) == ([pattern("orders").pattern_id], [pattern().pattern_id])
 
 
 async def test_a_run_over_few_users_explains_why_nothing_opens() -> None:
@@ -142,7 +155,8 @@ async def test_a_kill_at_any_write_repeats_nothing_that_counts(after_effect: boo
         world.broker.faults.at, world.broker.faults.after_effect = number, after_effect
         with pytest.raises(Killed):
             await world.runs().run(ROLE)
-        assert await world.runs().run(ROLE) == expected
+        again = await world.runs().run(ROLE)
+        assert {*again.opened, *again.known} == {*expected.opened}
         assert await world.patterns() == await whole.patterns()
         assert {event.event_id for event in await Trail(world.bus).read(ROLE)} == steps
         looked = await world.store.looked(ROLE)
@@ -155,7 +169,7 @@ async def test_of_two_that_look_at_the_same_the_run_counts_once() -> None:
     world = AnalystWorld()
     world.claims = [pattern()]
     answers = await asyncio.gather(*(world.runs().run(ROLE) for _ in range(2)))
-    assert answers[0] == answers[1]
+    assert {(*answer.opened, *answer.known) for answer in answers} == {(pattern().pattern_id,)}
     looked = await world.store.looked(ROLE)
     assert looked is not None
     assert looked.value.discoveries == 1
@@ -181,7 +195,16 @@ async def test_runs_that_are_asked_for_end_with_their_share() -> None:
 
 
 ANSWER = AnalysisOut(
-    role=ROLE, since=START, middle=START, until=START, trajectories=[0, 0], tested=0, opened=[], closed=[], note=None
+    role=ROLE,
+    since=START,
+    middle=START,
+    until=START,
+    trajectories=[0, 0],
+    tested=0,
+    opened=[],
+    known=[],
+    closed=[],
+    note=None,
 )
 
 

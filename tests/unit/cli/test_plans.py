@@ -28,15 +28,25 @@ PATTERN, PLAN = pattern_of(statement="Refunds fail \x1b[31m40 %."), plan_of()
 OTHER = pattern_of(pattern_id="1111" + "2" * 28)
 AT_PATTERN, AT_PLAN = f"/v1/patterns/shop/{PATTERN.pattern_id}", f"/v1/plans/shop/{PLAN.plan_id}"
 ANALYSIS = AnalysisOut(
-    role="shop", since=NOW, middle=NOW, until=NOW, trajectories=[10, 12], tested=0, opened=[], closed=[], note="too few"
+    role="shop",
+    since=NOW,
+    middle=NOW,
+    until=NOW,
+    trajectories=[10, 12],
+    tested=0,
+    opened=[],
+    known=[],
+    closed=[],
+    note="too few",
 )
 REPORT = LearningReportOut(role="shop", since=NOW, until=NOW, markdown="# Week\n", html="<h1>Week</h1>\n", figures={})
 ANSWERS = {
     ("GET", "/v1/patterns"): PatternsOut(patterns=[PATTERN, OTHER]),
     ("GET", AT_PATTERN): PatternOut(pattern=PATTERN, plans=[PLAN]),
     ("POST", f"{AT_PATTERN}/dismiss"): PatternOut(pattern=PATTERN, plans=[]),
+    ("POST", f"{AT_PATTERN}/reopen"): PatternOut(pattern=PATTERN, plans=[]),
     ("GET", "/v1/plans"): PlansOut(plans=[PLAN]),
-    ("GET", AT_PLAN): PlanOut(plan=PLAN, pattern=PATTERN),
+    ("GET", AT_PLAN): PlanOut(plan=PLAN, pattern=PATTERN, waits_for="30 canary outcomes more"),
     ("POST", f"{AT_PLAN}/approve"): PlanOut(plan=PLAN, pattern=None),
     ("POST", f"{AT_PLAN}/reject"): PlanOut(plan=PLAN, pattern=None),
     ("POST", "/v1/analyses"): ANALYSIS,
@@ -81,6 +91,7 @@ async def typed(*words: str) -> int:
         (("patterns", "list", "shop"), "Refunds fail"),
         (("patterns", "show", PATTERN.pattern_id), "term is refund"),
         (("plans", "list"), "medium"),
+        (("plans", "show", PLAN.plan_id), "30 canary outcomes more"),
         (("plans", "show", PLAN.plan_id[:6]), 'For requests that mention "refund"'),
         (("analyze", "shop"), "too few"),
         (("report", "shop"), "# Week"),
@@ -108,6 +119,7 @@ async def test_what_is_known_is_printed(
             f"{AT_PATTERN}/dismiss",
             {"reason": "known"},
         ),
+        (("patterns", "reopen", PATTERN.pattern_id), f"{AT_PATTERN}/reopen", {"reason": None}),
         (("analyze", "shop"), "/v1/analyses", {"role": "shop"}),
     ],
 )

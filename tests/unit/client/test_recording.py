@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -64,6 +64,27 @@ def test_episode_with_a_part_of_the_wrong_shape_is_not_recorded() -> None:
         context={"task_id": "t"}, actions=[{"observation": "a", "action": {"typ": "x"}}], feedback=[{"stars": 1}]
     )
     assert (put, made.unrecordable) == ([], 1)
+
+
+def test_episode_has_the_start_and_the_end_that_are_given() -> None:
+    put, hour = list[Message](), timedelta(hours=1)
+    act = [{"observation": "a", "action": "b"}]
+    made = recording(put)
+    made.record_episode(context={"task_id": "t"}, actions=act, started_at=NOON - 3 * hour, ended_at=NOON - hour)
+    made.record_episode(context={"task_id": "t"}, actions=act, started_at=NOON - hour)
+    given = [(run.start_timestamp, run.end_timestamp) for run in put if isinstance(run, Trajectory)]
+    assert given == [(NOON - 3 * hour, NOON - hour), (NOON - hour, NOON)]
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [(NOON, NOON - timedelta(seconds=1)), (NOON.replace(tzinfo=None), NOON), (NOON.replace(tzinfo=None), None)],
+)
+def test_an_episode_that_goes_back_in_time_is_refused_at_once(start: datetime, end: datetime | None) -> None:
+    with pytest.raises(Rejected, match="time zone"):
+        recording([]).record_episode(
+            context={"task_id": "t"}, actions=[{"observation": "a", "action": "b"}], started_at=start, ended_at=end
+        )
 
 
 def test_an_episode_without_an_action_is_refused_at_once() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from ratchet.analyst.domain.patterns import DISMISSED, Outcome, Seen
+from ratchet.analyst.domain.patterns import DISMISSED, OPEN, Outcome, Seen
 from ratchet.analyst.domain.windows import FEW, Windows
 from ratchet.bus.message import Value
 from ratchet.core.contract import LearningEvent
@@ -122,7 +122,7 @@ def seed_of(role: str, windows: Windows) -> int:
     return int.from_bytes(hashlib.sha256(named.encode()).digest()[:4])
 
 
-def answer_of(role: str, windows: Windows, mined: Mined, outcome: Outcome) -> AnalysisOut:
+def answer_of(role: str, windows: Windows, mined: Mined, outcome: Outcome, known: Sequence[Pattern]) -> AnalysisOut:
     notes = list[str]()
     if min(mined.subjects) < FEW:
         notes.append(
@@ -139,9 +139,14 @@ def answer_of(role: str, windows: Windows, mined: Mined, outcome: Outcome) -> An
         trajectories=[*mined.trajectories],
         tested=mined.tested,
         opened=[pattern.pattern_id for pattern in outcome.opened],
+        known=[name for name in open_ids(known) if name not in {pattern.pattern_id for pattern in outcome.closed}],
         closed=[pattern.pattern_id for pattern in outcome.closed],
         note="; ".join(notes) or None,
     )
+
+
+def open_ids(patterns: Iterable[Pattern]) -> list[str]:
+    return [pattern.pattern_id for pattern in patterns if pattern.state == OPEN]
 
 
 def steps(role: str, windows: Windows, mined: Mined, outcome: Outcome, now: datetime) -> Iterator[LearningEvent]:
@@ -182,10 +187,24 @@ def dismissal(pattern: Pattern) -> LearningEvent:
         phase="pattern_identification",
         what="pattern_dismissed",
         summary=f"Dismissed: {pattern.reason}"[:LONGEST_STATEMENT],
-        key=pattern.pattern_id,
+        key=f"{pattern.pattern_id}/{(pattern.closed_at or pattern.seen_at).isoformat()}",
         role=pattern.role,
         pattern_id=pattern.pattern_id,
         facts={"by": pattern.closed_by},
+    )
+
+
+def reopening(pattern: Pattern, at: datetime, by: str, reason: str | None) -> LearningEvent:
+    """The step of a pattern whose dismissal a person undid."""
+    return LearningEvent(
+        at=at,
+        phase="pattern_identification",
+        what="pattern_reopened",
+        summary=f"Open again: {reason or pattern.statement}"[:LONGEST_STATEMENT],
+        key=f"{pattern.pattern_id}/{at.isoformat()}",
+        role=pattern.role,
+        pattern_id=pattern.pattern_id,
+        facts={"by": by},
     )
 
 

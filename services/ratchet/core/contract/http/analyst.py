@@ -3,6 +3,7 @@
 GET  /v1/patterns?role=&state=                     PatternsOut
 GET  /v1/patterns/{role}/{pattern_id}              PatternOut
 POST /v1/patterns/{role}/{pattern_id}/dismiss      DecisionIn -> PatternOut
+POST /v1/patterns/{role}/{pattern_id}/reopen       DecisionIn -> PatternOut: a dismissal is undone
 GET  /v1/plans?role=&state=                        PlansOut
 GET  /v1/plans/{role}/{plan_id}                    PlanOut
 POST /v1/plans/{role}/{plan_id}/approve            DecisionIn -> PlanOut
@@ -51,6 +52,9 @@ class AnalysisOut(Answer, frozen=True, kw_only=True):
     tested: int
     """Hypotheses."""
     opened: list[str]
+    """Ids of patterns that are new."""
+    known: list[str]
+    """Open ones that were there before."""
     closed: list[str]
     note: str | None
     """Such as: too few trajectories to tell."""
@@ -77,6 +81,8 @@ class PlanOut(Answer, frozen=True, kw_only=True):
     plan: AdaptationPlan
     pattern: Pattern | None
     """Null where it was removed meanwhile."""
+    waits_for: str | None = None
+    """Why it may not be approved, or does not go on: gates, the evidence of its canary, what comes first."""
 
 
 class TrailOut(Answer, frozen=True, kw_only=True):
