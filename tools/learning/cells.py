@@ -36,10 +36,14 @@ class Variant:
     """It learns from solved tickets alone."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Hyperparameters beside those of the recipe; `Any` because they are a request's."""
+    decisive_only: bool = False
+    """It learns from tickets alone whose tries differ in outcome."""
     tries: int = 4
     """Of each ticket in a cycle; a cycle has as many trajectories whatever this is."""
     shown: bool = False
     """It plays nothing, and imitates as many right answers as the others have tries."""
+    trajectories: int | None = None
+    """Of a cycle; None: the experiment's."""
     remembers: bool = False
     """Lone tries are compared with the persistent baseline of their ticket, else with the mean of their cycle."""
     behind: int = 0
@@ -118,6 +122,50 @@ ALGORITHMS = Experiment(
     ),
     cycles=2,
     trajectories=1280,
+)
+UNBOUND: Mapping[str, Any] = {"clip_epsilon_high": 4.0}
+FLOOR: Mapping[str, Any] = {"advantage_floor": 0.25}
+TRAVEL = Experiment(
+    name="travel",
+    title="Why RLOO trails rejection sampling here",
+    asks=(
+        "One cycle of 1,280 tries, the same for all, and one factor at a time. The tickets with signal do not decide:"
+        " rejection sampling needs no others, and has half the train steps without them. What decides is how far a"
+        " policy may go with a token: the clip takes the gradient from a token that became 1.28 times as likely, and"
+        " four passes over the same tries reach that bound in the first of them. Cross-entropy has no such bound;"
+        " with it, by the clipped loss, rejection sampling is as slow as RLOO. With the bound at 5 RLOO learns the"
+        " misjudged kinds as well, and a floor of .25 under the advantage of solved tries keeps the others."
+    ),
+    variants=(
+        Variant(name=REJECTION, algorithm="sft", solved_only=True),
+        Variant(name=RLOO),
+        Variant(name="rloo, clip at 5, floor", options=UNBOUND | FLOOR),
+        Variant(name="rloo, clip at 5", options=UNBOUND),
+        Variant(
+            name="rejection sampling, by the clipped loss",
+            options={"negative_advantage_scale": 0.0, "advantage_floor": 1.0},
+        ),
+        Variant(name="rejection sampling, tickets with signal", algorithm="sft", solved_only=True, decisive_only=True),
+        Variant(name="rloo, twice the learning rate", options={"learning_rate": 2e-3}),
+    ),
+    cycles=1,
+    trajectories=1280,
+    figures={"rows": "rows", "clip_fraction": "share of tokens clipped, last step"},
+)
+PAIRS_CURVE = Experiment(
+    name="pairs",
+    title="Pairs against success",
+    asks=(
+        "DPO on the pairs of so many tries, derived as `ratchet preferences derive` does, where the truth of every pair"
+        " is known."
+    ),
+    variants=tuple(
+        Variant(name=f"dpo, {tries} tries", algorithm="dpo", options={"learning_rate": 2e-4}, trajectories=tries)
+        for tries in (128, 512, 1792, 7168)
+    ),
+    cycles=1,
+    trajectories=1280,
+    figures={"pairs": "pairs"},
 )
 SINGLETONS = Experiment(
     name="singletons",
@@ -241,7 +289,7 @@ GAMES = Experiment(
 )
 PUBLIC = (*PROCEDURAL, BFCL, GAMES)
 """On SmolLM2 and tasks that others published or anybody can draw: `make bench-learning`."""
-OWN = (SHORT, ALGORITHMS, SINGLETONS, STALENESS)
+OWN = (SHORT, ALGORITHMS, TRAVEL, PAIRS_CURVE, SINGLETONS, STALENESS)
 """In the demo's world: `make learning`."""
 EXPERIMENTS = {one.name: one for one in (*OWN, *PUBLIC)}
 

@@ -166,7 +166,8 @@ class Lessons:
         @cache
         def played() -> Sequence[PlayedByPolicy]:
             began = time.monotonic()
-            tries = self._play(player, experiment.trajectories // variant.tries, variant.tries, cycle)
+            count = variant.trajectories or experiment.trajectories
+            tries = self._play(player, count // variant.tries, variant.tries, cycle)
             self.history += [(name_in(cycle, one), one.task.task_id, one.reward) for one in tries]
             noted.update(counts_of(tries), play_s=round(time.monotonic() - began, 1))
             return tries
@@ -218,6 +219,8 @@ def counts_of(played: Sequence[PlayedByPolicy]) -> dict[str, float]:
 def rows_of(variant: Variant, played: Sequence[PlayedByPolicy], history: Sequence[Played], cycle: int) -> Sequence[Any]:
     """What the variant's algorithm learns from; `history` ends with `played`. `Any`: every format has its own type."""
     learns_from = ALGORITHMS[variant.algorithm].learns_from
+    if variant.decisive_only:
+        played = decisive(played)
     if learns_from == PAIRS:
         return pair_rows(played)
     if learns_from == LABELS:
@@ -225,6 +228,14 @@ def rows_of(variant: Variant, played: Sequence[PlayedByPolicy], history: Sequenc
     known = baselines(history) if variant.remembers else {}
     kept = [one for one in played if one.verdict.success or not variant.solved_only]
     return [one.logged(known.get(name_in(cycle, one))) for one in kept]
+
+
+def decisive(played: Sequence[PlayedByPolicy]) -> list[PlayedByPolicy]:
+    """Tries of tasks whose tries differ in outcome."""
+    outcomes: dict[str, set[bool]] = {}
+    for one in played:
+        outcomes.setdefault(one.task.task_id, set()).add(one.verdict.success)
+    return [one for one in played if len(outcomes[one.task.task_id]) > 1]
 
 
 def name_in(cycle: int, one: PlayedByPolicy) -> str:

@@ -114,14 +114,13 @@ class Workshop:
         """
         recipe = self.world.cycle
         clipped = "kl_beta" in ALGORITHMS[lesson.algorithm].hyperparameters
-        chosen: dict[str, Any] = ({"kl_beta": 0.0} if clipped else {}) | dict(lesson.options)
+        chosen: dict[str, Any] = {"learning_rate": recipe.learning_rate} | ({"kl_beta": 0.0} if clipped else {})
         hyper = Hyperparameters(
             lora=self.world.lora,
-            learning_rate=recipe.learning_rate,
             batch_size=recipe.batch,
             epochs=recipe.epochs,
             seed=self.world.seed + lesson.number,
-            **chosen,
+            **chosen | dict(lesson.options),
         )
         return Policy(start.first, self._trained(start, lesson, hyper, name))
 

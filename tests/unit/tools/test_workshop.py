@@ -77,6 +77,12 @@ def test_cell_whose_training_is_refused_has_the_reason_and_exams_before(workshop
     assert refused.startswith("cycle 1: ")
 
 
+def test_a_variant_that_learns_from_signal_alone_leaves_out_equal_tries() -> None:
+    tries = [played(1, solved=True), played(2, solved=False), played(3, solved=True, ticket=1)]
+    rows = rows_of(Variant(name="signal", algorithm="sft", decisive_only=True), tries, [], 1)
+    assert [row.trajectory_id for row in rows] == [one.trajectory_id for one in tries[:2]]
+
+
 def test_lone_tries_are_compared_with_what_their_ticket_was_worth_before() -> None:
     first, again = played(1, solved=True), played(2, solved=False)
     history = [(name_in(1, first), first.task.task_id, 1.0), (name_in(2, again), again.task.task_id, 0.0)]
