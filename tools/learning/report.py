@@ -35,14 +35,13 @@ from tools.learning.cells import (
     is_public,
     read_results,
 )
-from tools.learning.pairs import draw_pairs
 from tools.learning.public_tables import draw_public
 from tools.learning.sweep import SWEEP, draw_sweep
 from tools.learning.tables import ClaimedRise, draw_tables
 from tools.learning.worlds import open_world
 
 REPORT, FOLDER = Path("docs", "learning.md"), Path("docs", "learning")
-CELLS, PAIRS = FOLDER / "cells.jsonl", FOLDER / "pairs.json"
+CELLS = FOLDER / "cells.jsonl"
 WORK = Path(".cache", "learning")
 
 
@@ -74,12 +73,11 @@ def write_report() -> None:
 
 
 def draw_report(root: Path = Path()) -> str:
-    """The report: of the demo's world, of few real pairs where they were measured, and of public tasks."""
+    """The report: of the demo's world, and of public tasks."""
     results = read_results(root / CELLS)
     public = draw_public([result for result in results if is_public(result)])
     own = draw_tables([result for result in results if not is_public(result)], claimed_rises())
-    parts = draw_pairs(root / PAIRS), public, draw_sweep(root / SWEEP)
-    return own + "".join(f"\n{part}\n" for part in parts if part)
+    return own + "".join(f"\n{part}\n" for part in (public, draw_sweep(root / SWEEP)) if part)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

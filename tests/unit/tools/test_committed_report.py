@@ -22,8 +22,7 @@ from tools.learning.cells import (
     is_public,
     read_results,
 )
-from tools.learning.pairs import DPO, REWARD_MODEL, SEEDS as PAIR_SEEDS, read_pairs
-from tools.learning.report import CELLS, FOLDER, PAIRS, REPORT, claimed_rises, draw_report
+from tools.learning.report import CELLS, FOLDER, REPORT, claimed_rises, draw_report
 from tools.learning.sweep import SWEEP
 from tools.learning.tables import ClaimedRise, safety
 from tools.learning.worlds.helpdesk import recipe_of
@@ -44,7 +43,7 @@ def test_the_report_is_drawn_from_the_cells() -> None:
 
 def test_every_line_is_a_cell_of_its_own() -> None:
     assert [str(result.cell) for result in EVERY] == sorted({str(result.cell) for result in EVERY}, key=ORDER.index)
-    assert {path.relative_to(ROOT) for path in (ROOT / FOLDER).iterdir()} == {CELLS, PAIRS, SWEEP}
+    assert {path.relative_to(ROOT) for path in (ROOT / FOLDER).iterdir()} == {CELLS, SWEEP}
 
 
 def test_the_figures_are_of_the_recipe_that_the_demo_has() -> None:
@@ -83,14 +82,5 @@ def test_intervals_of_demo_are_apart_whenever_rise_is_as_large_as_claimed() -> N
 
 
 def test_the_files_name_no_path_of_the_machine_that_made_them() -> None:
-    for path in (ROOT / REPORT, ROOT / CELLS, ROOT / PAIRS):
+    for path in (ROOT / REPORT, ROOT / CELLS):
         assert ABSOLUTE.findall(path.read_text()) == []
-
-
-def test_real_pairs_were_held_out_once_by_both_algorithms_and_all_seeds() -> None:
-    cells = read_pairs(ROOT / PAIRS).cells
-    assert {(one.algorithm, one.seed) for one in cells} == {(n, s) for n in (DPO, REWARD_MODEL) for s in PAIR_SEEDS}
-    for cell in cells:
-        assert sum(len(fold.pairs) for fold in cell.folds) == 46
-        tasks = [{pair.task for pair in fold.pairs} for fold in cell.folds]
-        assert sum(map(len, tasks)) == len(set().union(*tasks))
