@@ -45,6 +45,7 @@ _WORDS: Mapping[str, tuple[str, str]] = {
     "plugins": ("", "--no-check --json"),
     "completion": ("source <(ratchet completion bash)", "fish"),
     "jobs": ("--role support", "--state failed --json"),
+    "jobs costs": ("", "--role support --since 90d --json"),
     "jobs show": ("latest", "019ab3f2-71c4 --json"),
     "import openai-chat": ("examples.jsonl --role support", "pairs.jsonl --role support --judged-by human --dry-run"),
     "import openai-evals": ("eval.json run.json items.jsonl", "exports/ -o refunds.jsonl --dry-run"),

@@ -16,7 +16,7 @@ from ratchet.cli.connections import ask_warehouse, objects_of
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import NoStack
 from ratchet.cli.ids import job_named, listed_ids, no_job
-from ratchet.cli.options import HERE, AsJson, Directory, JobArgument, OptionalRole
+from ratchet.cli.options import HERE, AsJson, Directory, JobArgument, OptionalRole, Since, since_of
 from ratchet.cli.output import (
     console,
     errors,
@@ -29,6 +29,7 @@ from ratchet.cli.output import (
 )
 from ratchet.core.contract.http.jobs import JobOut, JobsOut
 from ratchet.core.contract.policy_manifest import REWARD_MODEL
+from ratchet.core.contract.training import CurrentMetrics, ResourceUsage
 from ratchet.core.errors import NotFound, RatchetError
 from ratchet.core.rules.figures import FIGURES
 from ratchet.core.stores.training_history import training_history
@@ -101,6 +102,79 @@ def show(job: JobArgument, as_json: AsJson = False, directory: Directory = HERE)
     one = find_job(endpoints, job)
     attempts = [] if as_json else attempts_of(endpoints, one)
     print_answer(one, as_json, lambda: show_job(one, directory, attempts, page_of(endpoints, one)))
+
+
+class AlgorithmCosts(msgspec.Struct, kw_only=True):
+    """What the jobs of one algorithm used, all of their attempts."""
+
+    algorithm: str
+    jobs: int = 0
+    completed: int = 0
+    rows: int = 0
+    """Trajectories, pairs or labels of their snapshots."""
+    hours: float = 0.0
+    """Wall time."""
+    gpu_hours: float = 0.0
+    tokens: int = 0
+    """Of rows in train steps; of a search for a bundle, of its calls."""
+    usd: float | None = None
+    """The workers' time at their price (RATCHET_TRAINER_PRICE_PER_HOUR_USD), and calls of searches; None: no price."""
+
+    def add(self, job: JobOut) -> None:
+        """Count one job."""
+        used, measured = job.resource_usage or ResourceUsage(), job.metrics or CurrentMetrics()
+        self.jobs += 1
+        self.completed += job.state == "completed"
+        self.rows += job.trajectories or 0
+        self.hours += (used.total_training_time_seconds or 0.0) / 3600
+        self.gpu_hours += used.gpu_hours or 0.0
+        self.tokens += used.tokens or measured.spent_tokens or 0
+        known = [cost for cost in (self.usd, used.cost_usd, measured.spent_usd) if cost is not None]
+        self.usd = sum(known) if known else None
+
+
+class CostsAnswer(msgspec.Struct, kw_only=True):
+    """The costs of trainings, by algorithm."""
+
+    costs: list[AlgorithmCosts]
+
+
+@app.command()
+def costs(
+    role: OptionalRole = None, since: Since = "30d", as_json: AsJson = False, directory: Directory = HERE
+) -> None:
+    """What trainings used, by algorithm: time, GPU hours, tokens and cost, in all and for each completed job.
+
+    Jobs count when they were created, with all of their attempts. USD needs a price of the workers
+    (RATCHET_TRAINER_PRICE_PER_HOUR_USD).
+    """
+    endpoints = locate(directory)
+    asked = {"since": since_of(since).isoformat(), "limit": 10_000} | ({"role": role} if role is not None else {})
+    listed = get(endpoints, "coordinator", f"/v1/jobs?{urlencode(asked)}", JobsOut)
+    answer = CostsAnswer(costs=costs_of(listed.jobs))
+    print_answer(answer, as_json, lambda: show_costs(answer.costs))
+
+
+def costs_of(jobs: Sequence[JobOut]) -> list[AlgorithmCosts]:
+    """By algorithm, in the order of their names."""
+    made: dict[str, AlgorithmCosts] = {}
+    for job in sorted(jobs, key=lambda job: job.algorithm):
+        made.setdefault(job.algorithm, AlgorithmCosts(algorithm=job.algorithm)).add(job)
+    return list(made.values())
+
+
+def show_costs(costs: Sequence[AlgorithmCosts]) -> None:
+    """One line for each algorithm; `each`: of the completed jobs."""
+    columns = ("algorithm", "jobs", "completed", "rows", "hours", "GPU h", "tokens", "USD", "h each", "USD each")
+    rows = [
+        (
+            *(one.algorithm, one.jobs, one.completed, one.rows, one.hours, one.gpu_hours, one.tokens, one.usd),
+            one.hours / one.completed if one.completed else None,
+            one.usd / one.completed if one.completed and one.usd is not None else None,
+        )
+        for one in costs
+    ]
+    print_table(columns, rows, "no such jobs")
 
 
 def page_of(endpoints: Endpoints, job: JobOut) -> str | None:

@@ -129,6 +129,7 @@ class Frame:
             gpu_hours=gpus * seconds / 3600,
             peak_memory_gb=round(report.peak_memory_gb, 3),
             total_training_time_seconds=round(seconds, 3),
+            tokens=(report.progress.tokens or None) if report.progress is not None else None,
         )
 
     def status(

@@ -106,6 +106,8 @@ class Progressed(Value, frozen=True, kw_only=True, omit_defaults=True, tag="prog
     longest_step_s: float
     """Of the train steps so far: a stop waits for one."""
     metrics: dict[str, float]
+    tokens: int = 0
+    """Of the rows of all train steps of this attempt."""
     best_step: int | None = None
     """The train step with the least loss so far, for algorithms whose losses can be compared from step to step."""
     best_epoch: int | None = None

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ratchet.cli.jobs import sentence_of, show_job
+from ratchet.cli.jobs import AlgorithmCosts, costs_of, sentence_of, show_job
 from ratchet.core.contract.http.jobs import JobOut
 from ratchet.core.contract.training import Artifacts, CurrentMetrics, RequestMetadata, ResourceUsage, TrainingError
 from ratchet.core.stores.training_history import AttemptRecord
@@ -92,3 +92,17 @@ def test_a_plan_in_the_notes_has_a_line_for_each_reason(capsys: pytest.CaptureFi
     out = capsys.readouterr().out
     assert re.search(r"^notes +planned sft: all succeeded *\n +not dpo: 0 pairs *$", out, re.MULTILINE)
     assert re.search(r"^findings +one *\n +two *$", out, re.MULTILINE)
+
+
+def test_costs_are_those_of_all_jobs_of_an_algorithm() -> None:
+    used = ResourceUsage(cost_usd=1.5, gpu_hours=0.75, total_training_time_seconds=3600.0, tokens=1000)
+    done = msgspec.structs.replace(RUNNING, state="completed", trajectories=64, resource_usage=used)
+    pairs = msgspec.structs.replace(done, algorithm="dpo", resource_usage=msgspec.structs.replace(used, cost_usd=None))
+    searched = CurrentMetrics(spent_tokens=500, spent_usd=0.25)
+    search = msgspec.structs.replace(done, algorithm="gepa", metrics=searched, resource_usage=None)
+    dpo, gepa, rloo = costs_of([done, RUNNING, pairs, search])
+    assert dpo == AlgorithmCosts(
+        algorithm="dpo", jobs=1, completed=1, rows=64, hours=1.0, gpu_hours=0.75, tokens=1000, usd=None
+    )
+    assert (gepa.tokens, gepa.usd) == (500, 0.25)
+    assert (rloo.jobs, rloo.completed, rloo.rows, rloo.hours, rloo.usd) == (2, 1, 64, 1.75, 3.0)

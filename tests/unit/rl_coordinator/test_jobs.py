@@ -41,7 +41,9 @@ def status(of: Job, word: str, **changes: object) -> TrainingStatus:
 
 def used(hours: float, usd: float, memory: float) -> ResourceUsage:
     seconds = hours * 3600
-    return ResourceUsage(gpu_hours=hours, cost_usd=usd, peak_memory_gb=memory, total_training_time_seconds=seconds)
+    return ResourceUsage(
+        gpu_hours=hours, cost_usd=usd, peak_memory_gb=memory, total_training_time_seconds=seconds, tokens=int(seconds)
+    )
 
 
 def running(**changes: object) -> Job:

@@ -165,7 +165,9 @@ def test_every_status_is_a_valid_message() -> None:
     report.fold(Started(pytorch_version="2.13", samples=12, total_steps=40, device="cpu"))
     metrics = {"loss": 0.5, "kl_divergence": -1e-9, "ess": 0.9, "rows": 7.0, "policy_entropy": 1.0, "reward_mean": 0.4}
     report.fold(
-        Progressed(step=10, total_steps=40, epoch=1, total_epochs=2, eta_s=30.0, longest_step_s=3.0, metrics=metrics)
+        Progressed(
+            step=10, total_steps=40, epoch=1, total_epochs=2, eta_s=30.0, longest_step_s=3.0, metrics=metrics, tokens=9
+        )
     )
     report.checkpoint = "s3://bucket/checkpoints/a.json"
     running = frame().status("running", report, NOW + timedelta(seconds=5))
@@ -181,7 +183,7 @@ def test_every_status_is_a_valid_message() -> None:
     assert running.artifacts is not None
     assert running.artifacts.checkpoint == report.checkpoint
     assert running.resource_usage is not None
-    assert running.resource_usage.total_training_time_seconds == 5.0
+    assert (running.resource_usage.total_training_time_seconds, running.resource_usage.tokens) == (5.0, 9)
     failed = conclude(Failed(code="OOM", message="no memory", traceback="..."), Exit(code=1), None)
     assert failed is not None
     contracts.check_strict(frame().status("failed", report, NOW, error=failed.error))

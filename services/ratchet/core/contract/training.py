@@ -495,6 +495,8 @@ class ResourceUsage(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Most memory used, in gigabytes."""
     total_training_time_seconds: Amount | None = None
     """Wall time, in seconds."""
+    tokens: Count | None = None
+    """Tokens of rows that went through the model in train steps, prompts included."""
 
 
 class ErrorCode(StrEnum):

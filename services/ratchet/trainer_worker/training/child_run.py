@@ -272,6 +272,7 @@ class ChildRun:
         self._reported_at = -math.inf  # the first train step is reported at once
         self._step_s = self._longest_step_s = self._save_s = 0.0
         self._pending: Progressed | None = None
+        self._tokens = 0
         self.reached = 0
         """The newest train step that was done or saved."""
 
@@ -314,6 +315,7 @@ class ChildRun:
         metrics = {name: value for name, value in step.metrics.items() if name != "tokens"}
         if "tokens" in step.metrics and took > 0:
             metrics["tokens_per_second"] = step.metrics["tokens"] / took
+        self._tokens += int(step.metrics.get("tokens", 0))
         # A value that is no number has no place in JSON: there it is null.
         line = {"step": step.number, "epoch": step.epoch, "seconds": took} | metrics
         self._metrics.write(msgspec.json.encode(line).decode() + "\n")
@@ -330,6 +332,7 @@ class ChildRun:
             eta_s=self._step_s * (step.total - step.number),
             longest_step_s=self._longest_step_s,
             metrics=metrics,
+            tokens=self._tokens,
             best_step=self._best.number if self._best else None,
             best_epoch=self._best.epoch if self._best else None,
         )

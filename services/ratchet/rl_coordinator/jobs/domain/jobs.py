@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -43,6 +43,8 @@ ACTIVE = frozenset({JobState.DISPATCHED, JobState.RUNNING})
 """States that hold a slot."""
 RANK: Mapping[JobState, int] = {state: min(rank, 3) for rank, state in enumerate(JobState)}
 """Order within one attempt; the three ends are equal."""
+
+N = TypeVar("N", int, float)
 
 LONGEST_PAUSE = 2
 """A job that no worker takes pauses for at most so many times `Limits.claim_s` before it takes a slot again."""
@@ -217,6 +219,7 @@ def usage_of(job: Job) -> ResourceUsage | None:
         total_training_time_seconds=_sum(
             job.resource_usage.total_training_time_seconds, job.spent.total_training_time_seconds
         ),
+        tokens=_sum(job.resource_usage.tokens, job.spent.tokens),
     )
 
 
@@ -301,7 +304,7 @@ def _from_another(job: Job, status: TrainingStatus) -> bool:
     return None not in (job.instance, instance) and job.instance != instance
 
 
-def _sum(one: float | None, other: float | None) -> float | None:
+def _sum(one: N | None, other: N | None) -> N | None:
     return one if other is None else other if one is None else one + other
 
 
