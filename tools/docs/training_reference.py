@@ -25,7 +25,10 @@ WORDS = {
     "label_smoothing": ("0", "Share of pairs that are believed to be the wrong way round, below 0.5."),
     "desirable_weight": ("1", "Weight of answers with thumbs up."),
     "undesirable_weight": ("1", "Weight of answers with thumbs down."),
-    "kl_beta": ("0.001", "Weight of the distance to the policy at the start."),
+    "kl_beta": (
+        "0.001",
+        "Weight of the distance to the model without any adapter; of a full fine-tune, to the policy at the start.",
+    ),
     "entropy_coefficient": (
         "0.001",
         "Weight of the policy's entropy, which keeps it from settling early; 0: none.",

@@ -248,7 +248,7 @@ def _metrics(report: Report) -> Metrics | None:
     result = report.last.metrics if isinstance(report.last, Finished) else {}
     fields = CurrentMetrics.__struct_fields__
     known: dict[str, Any] = {name: value for name, value in (event.metrics | result).items() if name in fields}
-    # k3 is non-negative but for rounding, and the contract holds it to that.
+    # Estimates of KL are non-negative but for rounding, and the contract holds them to that.
     if "kl_divergence" in known:
         known["kl_divergence"] = max(0.0, known["kl_divergence"])
     known |= {name: int(known[name]) for name in COUNTS & known.keys()}

@@ -16,10 +16,11 @@ from trl import GRPOConfig, GRPOTrainer
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
 from ratchet.trainer_worker.training.learner.losses import (
     PULL_BOUND,
+    RATIO_BOUND,
     Loss,
     Objective,
     Tokens,
-    k3,
+    bounded_k3,
     policy_loss,
     pull,
     row_weights,
@@ -162,8 +163,26 @@ def test_rows_outside_the_window_do_not_learn_and_are_counted() -> None:
 
 
 def test_k3_is_zero_at_the_reference_and_positive_elsewhere() -> None:
-    assert k3(torch.tensor([0.3]), torch.tensor([0.3])).item() == pytest.approx(0.0)
-    assert k3(torch.tensor([0.0]), torch.tensor([math.log(2.0)])).item() == pytest.approx(2 - math.log(2) - 1)
+    assert bounded_k3(torch.tensor([0.3]), torch.tensor([0.3])).item() == pytest.approx(0.0)
+    assert bounded_k3(torch.tensor([0.0]), torch.tensor([math.log(2.0)])).item() == pytest.approx(2 - math.log(2) - 1)
+
+
+@pytest.mark.parametrize("pushed", [0.0, 3.0, 15.0], ids=["not", "a little", "far"])
+def test_an_estimate_of_kl_is_near_the_exact_one_after_a_rare_token_was_learnt(pushed: float) -> None:
+    """64 draws of the old policy, one of a token that it hardly ever draws, and whose odds then grew by `pushed`."""
+    logits = torch.tensor([2.0, 1.0, 0.5, 0.0, -9.0])
+    moved = logits + torch.tensor([0.8, -0.6, 0.3, -0.4, pushed])
+    old, new = torch.log_softmax(logits, -1), torch.log_softmax(moved, -1)
+    drawn = torch.multinomial(old.exp(), 63, replacement=True, generator=torch.Generator().manual_seed(0))
+    drawn = torch.cat([drawn, torch.tensor([4])])
+    estimate = float(bounded_k3(old[drawn], new[drawn]).mean())
+    exact = float((old.exp() * (old - new)).sum())
+    assert estimate == pytest.approx(exact, rel=0.6)
+
+
+def test_one_token_is_never_the_whole_estimate() -> None:
+    """Its odds grew by e^20: plain k3 would be half a thousand millions."""
+    assert float(bounded_k3(torch.tensor([-20.0]), torch.tensor([0.0]))) < RATIO_BOUND
 
 
 def pulls(differences: list[float]) -> list[float]:
