@@ -24,6 +24,9 @@ LEAST = 4
 """Fewer characters of an id name nothing."""
 ANALYST = "analyst"
 
+COLUMNS = ("pattern", "role", "kind", "state", "share", "reward", "USD", "stability", "statement")
+"""Of a list; those that it was asked for by are left out, so that it fits into 100 characters."""
+
 PatternId = Annotated[
     str, typer.Argument(help="The pattern's id, or how it begins, as in `ratchet patterns list`.", metavar="ID")
 ]
@@ -41,23 +44,26 @@ def list_patterns(
 ) -> None:
     """List patterns, the dearest first."""
     answer = read_list(locate(directory), "patterns", PatternsOut, role, None if state == "all" else state)
-    columns = ("pattern", "role", "kind", "state", "share", "reward", "USD", "stability", "statement")
     ids = listed_ids(each.pattern_id for each in answer.patterns)
-    rows = [
-        (
-            ids[each.pattern_id],
-            each.role,
-            each.kind,
-            each.state,
-            f"{each.share:.1%}",
-            f"{each.reward_cost:.1f}",
-            f"{each.cost_usd:.2f}",
-            None if each.confidence is None else f"{each.confidence:.2f}",
-            each.statement,
-        )
-        for each in answer.patterns
-    ]
+    chosen = {"role": role is not None, "state": state != "all"}
+    columns = tuple(name for name in COLUMNS if not chosen.get(name))
+    rows = [tuple(row_of(each, ids[each.pattern_id])[name] for name in columns) for each in answer.patterns]
     print_answer(answer, as_json, lambda: print_table(columns, rows, "no patterns"))
+
+
+def row_of(pattern: Pattern, shown_id: str) -> dict[str, object]:
+    """What a list has of a pattern, by column."""
+    return {
+        "pattern": shown_id,
+        "role": pattern.role,
+        "kind": pattern.kind,
+        "state": pattern.state,
+        "share": f"{pattern.share:.1%}",
+        "reward": f"{pattern.reward_cost:.1f}",
+        "USD": f"{pattern.cost_usd:.2f}",
+        "stability": None if pattern.confidence is None else f"{pattern.confidence:.2f}",
+        "statement": pattern.statement,
+    }
 
 
 @app.command()

@@ -11,6 +11,8 @@ import pytest
 
 from ratchet.cli.__main__ import main
 from ratchet.cli.exit_codes import ExitCode
+from ratchet.cli.output import least_width
+from ratchet.cli.patterns import COLUMNS, row_of
 from ratchet.core.contract.http.analyst import (
     AnalysisOut,
     LearningReportOut,
@@ -141,3 +143,10 @@ async def test_an_id_that_names_no_single_pattern_is_refused(
 ) -> None:
     assert await typed("patterns", "show", beginning) == ExitCode.FAILED
     assert words in capsys.readouterr().err
+
+
+def test_a_list_of_patterns_of_one_state_fits_into_100_characters() -> None:
+    wide = pattern_of(kind="failure_cluster", role="support", reward_cost=1234.5, cost_usd=12.34)
+    row = row_of(wide, wide.pattern_id[:8])
+    columns = [name for name in COLUMNS if name != "state"]
+    assert least_width(columns, [[row[name] for name in columns]]) <= 100
