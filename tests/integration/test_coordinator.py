@@ -64,6 +64,22 @@ async def bus(shared_settings: SharedSettings) -> AsyncIterator[Bus]:
         yield bus
 
 
+async def test_a_stream_is_trained_on_as_far_as_it_still_holds_what_is_stored(
+    shared_settings: SharedSettings, bus: Bus
+) -> None:
+    facts = [*played("dropped", 0.2, seconds=1, task="a"), *played("held", 0.8, seconds=2, task="a")]
+    async with stored(shared_settings, bus, facts), coordinating(shared_settings, bus) as workshop:
+        held = await bus.extent("RL_TRAJECTORIES")
+        await bus.nc.jetstream().purge_stream("RL_TRAJECTORIES", seq=held.last)  # all before
+        rows: dict[str, int] = {}
+        for source in ("clickhouse", "nats_stream"):
+            asked = {"role": ROLE, "algorithm": "sft", "base_model": "org/model", "dataset": {"source": source}}
+            rows[source] = (await workshop.api.post("/v1/jobs/preview", json=asked)).json()["rows"]
+        assert rows == {"clickhouse": 2, "nats_stream": 1}
+        other = asked | {"dataset": {"source": "nats_stream", "stream_name": "RL_REWARDS"}}
+        assert (await workshop.api.post("/v1/jobs/preview", json=other)).status_code == 422
+
+
 async def test_rows_become_a_snapshot_and_a_dispatch(shared_settings: SharedSettings, bus: Bus) -> None:
     *second, rewarded = played("second", 0.8, seconds=2, task="a")
     liked = {"reward_model": RewardComponent(score=0.9, weight=0.0, source="automated")}

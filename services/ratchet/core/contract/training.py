@@ -76,7 +76,8 @@ class Dataset(Value, frozen=True, kw_only=True, omit_defaults=True):
     sample_size: Ordinal
     """Most trajectories (or pairs) to use."""
     stream_name: str | None = None
-    """Stream to read. Refused by Ratchet, as is `source: nats_stream`: streams are trained on from ClickHouse."""
+    """Of `nats_stream`: `RL_TRAJECTORIES`, also when it is absent. Only what the stream still holds is chosen from; the
+    rows come from the warehouse, where erasures and opt-outs have been carried out."""
     filter: DatasetFilter | None = None
     snapshot: SnapshotRef | None = None
     """The immutable dataset, once resolved."""

@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
+from ratchet.bus.connection import Extent
 from ratchet.core.contract.reward import Feedback, Reward
 from ratchet.core.contract.trajectory import Trajectory
 from ratchet.core.contract.turn import Turn
@@ -25,7 +27,14 @@ _OF_CALLS = {
     "versions": "groupUniqArray(c.policy_version)",
 }
 
-_CANDIDATES = f"""
+_HELD = "startsWith(generation, {made:String}) AND sequence BETWEEN {first:UInt64} AND {last:UInt64}"
+"""Whether a trajectory's message is in the stream: a stream that was made anew counts from 1 again."""
+
+
+def _candidates(since: str) -> str:
+    """Rewarded trajectories of a role that were stored since an instant, newest first; a reward computed again later
+    replaces the earlier one. Read by the projections by time of storing: what is older costs nothing."""
+    return f"""
 SELECT
     t.trajectory_id AS trajectory_id,
     coalesce(t.group_key, t.task_id) AS task_key,
@@ -45,7 +54,7 @@ SELECT
 FROM (
     SELECT
         trajectory_id, group_key, task_id, ended_at, source, domain, subordinate_profile, turn_count, arm, recorded_as
-    FROM trajectories WHERE {_SINCE}
+    FROM trajectories WHERE {since}
     ORDER BY ingested_at DESC LIMIT 1 BY trajectory_id
 ) AS t
 INNER JOIN {_REWARDED} AS r ON r.trajectory_id = t.trajectory_id
@@ -54,17 +63,20 @@ LEFT JOIN {calls(_CALLS_SINCE, **_OF_CALLS)} AS u
 ORDER BY ended_at DESC, trajectory_id DESC
 LIMIT {{limit:UInt32}}
 """  # noqa: S608 - all parts are ours
-"""Rewarded trajectories of a role that were stored since an instant, newest first; a reward computed again later
-replaces the earlier one. Read by the projections by time of storing: what is older costs nothing."""
 
-_WAITING = f"""
+
+def _waiting(since: str) -> str:
+    """Trajectories of a role that were stored since an instant and have no reward yet."""
+    return f"""
 SELECT uniqExact(trajectory_id) AS waiting FROM trajectories
-WHERE {_SINCE} AND trajectory_id NOT IN (SELECT trajectory_id FROM rewards WHERE {_SINCE})
+WHERE {since} AND trajectory_id NOT IN (SELECT trajectory_id FROM rewards WHERE {_SINCE})
 """  # noqa: S608 - as above
-"""Trajectories of a role that were stored since an instant and have no reward yet."""
 
-_STORED = f"SELECT uniqExact(trajectory_id) AS stored FROM trajectories WHERE {_SINCE}"  # noqa: S608 - as above
-"""All trajectories of a role that were stored since an instant."""
+
+def _stored(since: str) -> str:
+    """All trajectories of a role that were stored since an instant."""
+    return f"SELECT uniqExact(trajectory_id) AS stored FROM trajectories WHERE {since}"  # noqa: S608 - as above
+
 
 _CAPTURED = f"""
 SELECT t.trajectory_id AS trajectory_id, t.task AS task, t.claimed_arm AS claimed_arm, u.arms AS arms, u.began AS began
@@ -124,17 +136,19 @@ class Trajectories:
         days = self._span / timedelta(days=1)
         return f"within the last {days:g} day{'' if days == 1 else 's'}"
 
-    async def catalogue(self, role: str) -> Catalogue:
-        """The newest rewarded trajectories of a role."""
-        since = self._now() - self._span
+    async def catalogue(self, role: str, held: Extent | None = None) -> Catalogue:
+        """The newest rewarded trajectories of a role; of those alone that their stream holds, where it is given."""
+        since, where = self._now() - self._span, _SINCE if held is None else f"{_SINCE} AND {_HELD}"
+        within: dict[str, Any] = {} if held is None else {"made": held.made, "first": held.first, "last": held.last}
         watermarks: dict[str, int] = {}
         for stream, table in _STREAM_TABLES.items():
             (row,) = await self._warehouse.rows(_WATERMARK.format(table=table), {"role": role, "since": since})
             watermarks[stream] = int(row["sequence"])
-        bounds = {"role": role, "limit": self._history_limit, "since": since, "turns_since": since - OPEN}
-        rows = await self._warehouse.rows(_CANDIDATES, bounds)
-        waiting = int((await self._warehouse.rows(_WAITING, {"role": role, "since": since}))[0]["waiting"])
-        stored = int((await self._warehouse.rows(_STORED, {"role": role, "since": since}))[0]["stored"])
+        stored_since = {"role": role, "since": since, **within}
+        bounds = {**stored_since, "limit": self._history_limit, "turns_since": since - OPEN}
+        rows = await self._warehouse.rows(_candidates(where), bounds)
+        waiting = int((await self._warehouse.rows(_waiting(where), stored_since))[0]["waiting"])
+        stored = int((await self._warehouse.rows(_stored(where), stored_since))[0]["stored"])
 
         def read() -> tuple[list[Candidate], str]:
             return [_candidate(row) for row in rows], ", ".join(sorted({str(row["reward_function"]) for row in rows}))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from ratchet.bus.connection import Extent
 from ratchet.core.contract.snapshot import EXECUTIONS, LABELS, PAIRS, TRAJECTORIES
 from ratchet.core.contract.training import Dataset, DatasetFilter
 from ratchet.core.datasets.clickhouse_executions import Executions
@@ -74,6 +75,8 @@ class SnapshotQuery:
     consumed: Consumed
     generations: Mapping[int, int] = field(default_factory=dict[int, int])
     """See `TrajectoryRules`."""
+    held: Extent | None = None
+    """What the stream of trajectories holds, where the data shall be in it; None: all that is stored."""
 
     @property
     def filter(self) -> DatasetFilter:
@@ -163,7 +166,7 @@ class SnapshotSelector:
         return await by_format[query.format](query)
 
     async def _plan_trajectories(self, query: SnapshotQuery) -> SnapshotPlan:
-        catalogue = await self.trajectories.catalogue(query.role)
+        catalogue = await self.trajectories.catalogue(query.role, query.held)
         consumed = query.consumed.trajectories if query.needs_calls else frozenset[str]()
         rules = TrajectoryRules(query.filter, query.needs_calls, consumed, query.generations)
         candidates, most = catalogue.candidates, query.dataset.sample_size
@@ -254,7 +257,7 @@ class SnapshotSelector:
         watermark = await self.preferences.watermark(query.role, "feedback")
         thumbs = await self.preferences.thumbs(query.role)
         query = await self._without_raters(query, ())
-        catalogue = await self.trajectories.catalogue(query.role)
+        catalogue = await self.trajectories.catalogue(query.role, query.held)
         rules = TrajectoryRules(query.filter, False, query.consumed.labelled, query.generations)
         selection = await asyncio.to_thread(
             select_labels, thumbs, catalogue.candidates, rules, query.dataset.sample_size

@@ -107,7 +107,7 @@ async def build_jobs(  # noqa: PLR0913 - assembles the subject of all that it is
     store = KvJobs(Bucket(bus, JOBS, Job), Bucket(bus, BUCKET, str))
     await store.load()
     data = _role_data(settings, able.amounts, bus, warehouse, objects)
-    exporter = Exporter(store, policies, data.selector, data.snapshots, objects, data.tasks, bus.now)
+    exporter = Exporter(store, policies, data.selector, data.snapshots, objects, data.tasks, bus)
     feasibility = Feasibility(policies, exporter, objects, data.snapshots, able.amounts, store, gateway)
     intake = Intake(bus, store, feasibility, able, schedule, counted)
     limits = Limits(settings.lease_s, timing.claim_s, MAX_ATTEMPTS, DEFAULT_RETRIES)

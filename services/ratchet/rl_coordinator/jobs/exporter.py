@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 
 import msgspec
 import structlog
 from msgspec.structs import replace
 
+from ratchet.bus.connection import Bus
 from ratchet.core.contract.http.jobs import PreviewOut
 from ratchet.core.contract.policy_manifest import BUNDLE
 from ratchet.core.contract.snapshot import SNAPSHOT, SnapshotHeader, SnapshotManifest
@@ -27,6 +27,7 @@ from ratchet.core.errors import DigestMismatch, NotFound, Rejected
 from ratchet.core.rules.algorithms import ALGORITHMS, dataset_format
 from ratchet.core.stores.policies import BlobStore, weights_behind
 from ratchet.rl_coordinator import metrics
+from ratchet.rl_coordinator.jobs.domain.requests import STREAM
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
 from ratchet.rl_coordinator.jobs.task_sets import TaskFiles
 from ratchet.rl_coordinator.registry import KvPolicies, Policies, StartingPoint
@@ -59,7 +60,7 @@ class Exporter:
     snapshots: Snapshots
     objects: BlobStore
     tasks: TaskFiles
-    now: Callable[[], datetime]
+    bus: Bus
 
     async def prepare(self, job: Job) -> None:
         """Store the queued job with its data exported, and a base model that means the same tomorrow.
@@ -94,7 +95,7 @@ class Exporter:
                 snapshot=export.snapshot,
                 parent=start.parent,
                 trajectories=export.rows,
-                updated_at=self.now(),
+                updated_at=self.bus.now(),
             )
 
         await self.store.change_job(job.training_job_id, prepared)
@@ -137,7 +138,7 @@ class Exporter:
                     role=role,
                     training_job_id=job_id,
                     algorithm=query.algorithm,
-                    created_at=self.now(),
+                    created_at=self.bus.now(),
                     filters=msgspec.to_builtins(plan.filter or query.filter),
                     sample_size=query.dataset.sample_size,
                     reward_function=plan.reward_function,
@@ -194,7 +195,8 @@ class Exporter:
     async def _query(self, role: str, config: TrainingConfig, policies: Policies, parent: str | None) -> SnapshotQuery:
         """The data that a job asks for, and the data that the stable policy's lineage has already learned from."""
         consumed = await asyncio.to_thread(self.snapshots.consumed, policies.consumed_snapshots())
-        return SnapshotQuery(role, config.algorithm, config.dataset, consumed, policies.generations(parent))
+        held = await self.bus.extent("RL_TRAJECTORIES") if config.dataset.source == STREAM else None
+        return SnapshotQuery(role, config.algorithm, config.dataset, consumed, policies.generations(parent), held)
 
 
 def own_snapshot(snapshots: Snapshots, ref: SnapshotRef, role: str, algorithm: str) -> SnapshotManifest:

@@ -39,7 +39,8 @@ class Stored:
     def __init__(self, step: int) -> None:
         self._step = step
 
-    async def catalogue(self, role: str) -> SimpleNamespace:
+    async def catalogue(self, role: str, held: object) -> SimpleNamespace:
+        assert held is None
         candidates = [
             Candidate(
                 trajectory_id=str(number),

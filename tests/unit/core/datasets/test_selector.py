@@ -41,7 +41,8 @@ class Stored:
         self.candidates = candidates
         self._opinions = opinions
 
-    async def catalogue(self, role: str) -> SimpleNamespace:
+    async def catalogue(self, role: str, held: object) -> SimpleNamespace:
+        assert held is None
         return SimpleNamespace(
             candidates=self.candidates, watermarks={}, reward_function=f"of {role} 1", waiting=0, unlisted=0
         )

@@ -17,6 +17,8 @@ from ratchet.rl_coordinator.jobs.domain.planning import AUTO
 
 REQUESTER_CHARACTERS = 500
 """Longest name of who asks: it stands in logs and lists, with the key that it came with."""
+STREAM = "nats_stream"
+"""The source of a dataset of what a stream still holds."""
 TRANSFORMS = frozenset({"identity", "negate"})
 
 
@@ -105,12 +107,17 @@ def serving_problems(role: str, config: TrainingConfig, abilities: Abilities) ->
 
 def _source(config: TrainingConfig) -> Iterator[str]:
     dataset = config.dataset
-    if dataset.source == "nats_stream" or dataset.stream_name is not None:
-        yield "dataset.source nats_stream, stream_name: streams are trained on from ClickHouse, where they are stored"
+    if dataset.source == STREAM and dataset_format(config.algorithm) not in (TRAJECTORIES, LABELS, None):
+        yield f"dataset.source {STREAM}: {config.algorithm} does not learn from trajectories, which the stream holds"
+    if dataset.stream_name is not None and (dataset.source, dataset.stream_name) != (STREAM, "RL_TRAJECTORIES"):
+        yield f"dataset.stream_name is RL_TRAJECTORIES, and goes with dataset.source {STREAM} alone"
     if dataset.source == "s3" and dataset.snapshot is None:
         yield "dataset.source s3 needs dataset.snapshot (uri and digest of a snapshot manifest)"
     if dataset.source == "local":
-        yield "dataset.source local: workers read snapshots from the object store, not local files; import them first"
+        yield (
+            "dataset.source local: a file would go around opt-outs, erasures and the keys of roles; `ratchet import` "
+            "it, and choose its trajectories by dataset.filter.sources"
+        )
     if dataset.snapshot is not None and dataset.source != "s3":
         yield f"dataset.snapshot is given, but dataset.source is {dataset.source}, not s3"
     selects = dataset.filter is not None or dataset.reward_transform not in (None, "identity")
