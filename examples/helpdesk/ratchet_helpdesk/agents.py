@@ -81,7 +81,6 @@ class Worker:
     """Plays one ticket after the other and reports each one's end."""
 
     agent: Agent
-    session_id: str
     tally: Tally
 
     async def work(self, task: Any) -> None:
@@ -106,16 +105,19 @@ class Worker:
     async def _end(self, task: Any, trajectory_id: str, verdict: Verdict) -> None:
         body = end_of(task, verdict, self.agent.world) | {
             "role": self.agent.model,
-            "session_id": self.session_id,
             "agent_id": AGENT_ID,
         }
         await self.agent.client.post(f"/trajectories/{trajectory_id}/end", cast_to=object, body=body)
 
 
 def end_of(task: Any, verdict: Verdict, world: World = HELPDESK) -> dict[str, Any]:
-    """Outcome and task of a trajectory, as `POST /v1/trajectories/{id}/end` takes them; `Any` because it is JSON."""
+    """Outcome and task of a trajectory, as `POST /v1/trajectories/{id}/end` takes them; `Any` because it is JSON.
+
+    The session is the ticket's: customers are what the analyst counts, and not the processes of agents.
+    """
     status = "success" if verdict.success else "failure"
     return {
+        "session_id": task.task_id,
         "outcome": {"status": status, "score": float(verdict.success), "verified_by": "environment"},
         "task": {
             "task_id": task.task_id,
@@ -137,7 +139,7 @@ async def work_through(options: argparse.Namespace) -> Tally:
         leash = threading.Thread(target=_wait_for_end_of_input, args=(loop, pile), daemon=True)
         leash.start()
     async with open_client(options.gateway) as client:
-        worker = Worker(Agent(client, options.role or world.role, world=world), str(uuid_utils.uuid7()), tally)
+        worker = Worker(Agent(client, options.role or world.role, world=world), tally)
         await in_parallel(options.agents, iter(pile), worker.work)
     return tally
 

@@ -14,7 +14,7 @@ from ratchet_helpdesk.agent import in_parallel
 from ratchet_helpdesk.agents import Pile, end_of
 from ratchet_helpdesk.clerk import EXPERT, play
 from ratchet_helpdesk.logbook import bad_tickets, drills, tickets
-from ratchet_helpdesk.world import TRAIN, Task, draw_tasks
+from ratchet_helpdesk.world import TRAIN, Task, draw_tasks, kind_of
 
 
 def test_a_limited_pile_holds_every_ticket_as_often_as_it_is_tried() -> None:
@@ -60,6 +60,12 @@ def test_end_of_a_trajectory_carries_the_verified_outcome_and_its_group() -> Non
     assert body["outcome"] == {"status": "success", "score": 1.0, "verified_by": "environment"}
     assert (body["task"]["task_id"], body["task"]["group_key"]) == (task.task_id, task.task_id)
     assert body["task"]["domain"] == "customer_service"
+
+
+def test_end_of_a_trajectory_names_the_ticket_as_session_and_its_kind() -> None:
+    (task,) = draw_tasks(TRAIN, 1, 0)
+    body = end_of(task, play(task, EXPERT, random.Random(0)).verdict)
+    assert (body["session_id"], body["labels"]["task_type"]) == (task.task_id, kind_of(task))
 
 
 def test_the_log_book_is_the_same_every_time_and_as_long_as_planned() -> None:
