@@ -23,8 +23,8 @@ from peft import LoraConfig, get_peft_model
 
 from ratchet.core.rules.arms import policy_name
 from ratchet.core.stores.objects import Objects
-from ratchet.local.engine_local.torch_llama import lean_network
-from ratchet.local.engine_local.torch_policies import Weights, load_weights, merge_adapter
+from ratchet.local.engine_local.torch_llama import beside_weights
+from ratchet.local.engine_local.torch_policies import Weights, load_weights, with_adapter
 from ratchet.local.engine_local.torch_slots import Network, Slots, TransformersNetwork
 from tests.support.engine_process import TEXTS, running_engine
 from tests.support.servers import RunningServer, running_s3, s3_settings
@@ -86,11 +86,14 @@ def variants(weights: Weights, scratch: Path) -> dict[str, Network]:
     config = LoraConfig(r=32, lora_alpha=64, target_modules="all-linear", task_type="CAUSAL_LM")
     unmerged: Any = get_peft_model(load_weights(scratch / "tiny").model, config)
     unmerged.save_pretrained(str(scratch / "adapter"))
-    merged = merge_adapter(weights, scratch / "adapter", None)
+    merged = with_adapter(weights, scratch / "adapter", None)
+    beside = beside_weights(weights.network, unmerged.get_base_model())
+    assert beside is not None
     return {
         "unmerged, transformers": TransformersNetwork(unmerged.eval()),
         "merged, transformers": TransformersNetwork(merged.model),
-        "merged, fused": lean_network(merged.model),
+        "unmerged, fused": beside,
+        "merged, fused": merged.network,
     }
 
 

@@ -16,7 +16,7 @@ from ratchet.local.demo.exams import Exam
 from ratchet.local.engine_local.domain.answers import Completion
 from ratchet.local.engine_local.domain.requests import Sampling
 from ratchet.local.engine_local.torch_batch import Batch, Job, Update
-from ratchet.local.engine_local.torch_policies import Served, load_weights, merge_adapter, serve
+from ratchet.local.engine_local.torch_policies import Served, load_weights, serve, with_adapter
 from ratchet.local.engine_local.transformers_text import ChatText
 from ratchet_helpdesk.heldout import TEMPERATURES, Answer
 from tools.learning.worlds.base import OFFLINE, Engine, Episode, Outcome, Task, Verdict
@@ -177,4 +177,4 @@ def _answer(played: PlayedByPolicy, mode: str) -> Answer:
 def serve_folder(first: Path, adapter: Path | None, dtype: str | None = None) -> Served:
     """A policy as the engine serves it."""
     weights = load_weights(first, dtype)
-    return serve(weights if adapter is None else merge_adapter(weights, adapter, None), None)
+    return serve(weights if adapter is None else with_adapter(weights, adapter, None), None)

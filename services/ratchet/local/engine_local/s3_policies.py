@@ -15,7 +15,7 @@ from ratchet.core.rules.model_hub import HUB_VARIABLE
 from ratchet.core.stores.base_weights import require_same_weights, weights_digest
 from ratchet.core.stores.policies import BlobStore, Policy, fetch_policy, find_policy, is_manifest_uri
 from ratchet.local.engine_local import metrics
-from ratchet.local.engine_local.torch_policies import Served, Weights, load_weights, merge_adapter, serve
+from ratchet.local.engine_local.torch_policies import Served, Weights, load_weights, serve, with_adapter
 
 BASES = 2
 """Base models kept in memory for the adapters to come."""
@@ -74,7 +74,7 @@ class PolicyLoader:
         else:
             base = base_of(self._objects, self._cache, manifest)
             weights = self._kept(base.name, base.directory, manifest.dtype)
-            weights = merge_adapter(weights, local.directory, manifest.tokenizer_digest)
+            weights = with_adapter(weights, local.directory, manifest.tokenizer_digest)
         return serve(weights, manifest.probe)
 
     def _kept(self, name: str, directory: Path, dtype: str | None) -> Weights:

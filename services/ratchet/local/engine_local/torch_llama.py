@@ -1,22 +1,26 @@
 """Llama's forward pass with fused weights and nothing else: small models spend most of their time between operations.
 
+An adapter that is not merged is multiplied by together with the weights, whose products are rounded only then.
+
 The same mathematics as transformers' `LlamaForCausalLM` (Touvron et al. 2023, arXiv 2302.13971); `lean_network` proves
 it on the loaded weights before it is used.
 
 Shapes: B rows, T new tokens, W cached columns, C hidden, Q query heads, H key-value heads, D head dimension,
-P positions.
+P positions, R ranks of adapters.
 """
 
 # ruff: noqa: N803, N806, N815 - names of tensors end in their shape
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
+from peft.tuners.lora import Linear as AdaptedLinear
 from torch import Tensor
 from transformers import LlamaForCausalLM
 from transformers.cache_utils import CacheLayerMixin
@@ -32,17 +36,33 @@ _STATIC_ROPE = {"default", "linear", "llama3", "yarn"}
 
 
 @dataclass(frozen=True, slots=True)
+class _Factor:
+    """What states [.., I] are multiplied by from the right."""
+
+    weight_IO: Tensor
+    """With an adapter its second factor is below the weight."""
+    down_IR: Tensor | None = None
+    """The first factor of an adapter."""
+
+    def times(self, states: Tensor) -> Tensor:
+        """The product with [.., I], rounded once: added to a rounded product, most of a small change would be lost."""
+        if self.down_IR is not None:
+            states = torch.cat([states, states @ self.down_IR], -1)
+        return states @ self.weight_IO
+
+
+@dataclass(frozen=True, slots=True)
 class _Layer:
     """Weights as right-hand factors."""
 
     input_norm_C: Tensor
-    qkv_CO: Tensor
+    qkv: _Factor
     """Query, key and value projections side by side: O = (Q + 2 H) D."""
-    out_OC: Tensor
+    out: _Factor
     mlp_norm_C: Tensor
-    gate_up_CI: Tensor
+    gate_up: _Factor
     """Gate and up projections side by side."""
-    down_IC: Tensor
+    down: _Factor
 
 
 class LlamaNetwork:
@@ -67,6 +87,13 @@ class LlamaNetwork:
         half = sin_1PD.shape[-1] // 2
         self._cos_PD, self._sin_PD = (cos_1PD[0], torch.cat([-sin_1PD[0, :, :half], sin_1PD[0, :, half:]], dim=-1))
 
+    def with_adapter(self, model: Any) -> LlamaNetwork:
+        """With the adapter in `model`, a plain LoRA of the layers' projections."""
+        adapted = copy.copy(self)
+        layers = zip(self._layers, model.model.layers, strict=True)
+        adapted._layers = [_adapted(*both) for both in layers]  # noqa: SLF001 - its own
+        return adapted
+
     def __call__(
         self, ids_BT: Tensor, positions_BT: Tensor, mask_B1TW: Tensor, layers: Sequence[CacheLayerMixin], keep: int = 1
     ) -> Tensor:
@@ -74,8 +101,8 @@ class LlamaNetwork:
         rotary = self._cos_PD[positions_BT][:, :, None], self._sin_PD[positions_BT][:, :, None]
         for weights, cache in zip(self._layers, layers, strict=True):
             hidden_BTC = hidden_BTC + self._attention(weights, hidden_BTC, rotary, mask_B1TW, cache)
-            gate, up = (self._normed(hidden_BTC, weights.mlp_norm_C) @ weights.gate_up_CI).chunk(2, -1)
-            hidden_BTC = hidden_BTC + (F.silu(gate) * up) @ weights.down_IC
+            gate, up = weights.gate_up.times(self._normed(hidden_BTC, weights.mlp_norm_C)).chunk(2, -1)
+            hidden_BTC = hidden_BTC + weights.down.times(F.silu(gate) * up)
         return (self._normed(hidden_BTC[:, -keep:], self._norm_C) @ self._head_CV).float()
 
     def _attention(
@@ -83,7 +110,7 @@ class LlamaNetwork:
     ) -> Tensor:
         rows, count, _ = hidden_BTC.shape
         turned = self._queries + self._keys
-        qkv = self._normed(hidden_BTC, weights.input_norm_C) @ weights.qkv_CO
+        qkv = weights.qkv.times(self._normed(hidden_BTC, weights.input_norm_C))
         qkv_BTND = qkv.view(rows, count, turned + self._keys, self._width)
         qk_BTND = qkv_BTND[:, :, :turned]
         cos, sin = rotary
@@ -100,7 +127,7 @@ class LlamaNetwork:
         )
         if not grouped:
             seen = seen.transpose(1, 2)
-        return seen.reshape(rows, count, -1) @ weights.out_OC
+        return weights.out.times(seen.reshape(rows, count, -1))
 
     def _normed(self, hidden: Tensor, weight_C: Tensor) -> Tensor:
         return F.rms_norm(hidden, weight_C.shape, weight_C, self._epsilon)
@@ -109,23 +136,38 @@ class LlamaNetwork:
 @torch.inference_mode()
 def lean_network(model: Any) -> Network:
     """The fastest network for `model` that gives its logits: fused for a Llama, else transformers' own."""
-    own, config = TransformersNetwork(model), model.config
+    own = TransformersNetwork(model)
+    if not _is_plain_llama(model):
+        return own
+    fused = LlamaNetwork(model)
+    ids = [token % model.config.vocab_size for token in range(1, 48, 5)]
+    expected, actual = (_logits(network, ids) for network in (own, fused))
+    allowed = AGREEMENT.get(own.dtype, ROUGH_AGREEMENT)
+    agree = (expected - actual).abs().max() <= allowed * expected.abs().max().clamp(min=1.0)
+    return fused if bool(agree) else own
+
+
+@torch.inference_mode()
+def beside_weights(base: Network, model: Any) -> LlamaNetwork | None:
+    """`base` with the adapter that PEFT put into `model`, unmerged; None where only PEFT can compute it.
+
+    What the adapter does not change is shared.
+    """
+    if not isinstance(base, LlamaNetwork) or not _changes_layers_alone(model):
+        return None
+    return base.with_adapter(model)
+
+
+def _is_plain_llama(model: Any) -> bool:
+    config = model.config
     rope: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
-    plain_llama = (
+    return (
         type(model) is LlamaForCausalLM
         and config.hidden_act == "silu"
         and not getattr(config, "attention_bias", False)
         and not getattr(config, "mlp_bias", False)
         and rope.get("rope_type", "default") in _STATIC_ROPE
     )
-    if not plain_llama:
-        return own
-    fused = LlamaNetwork(model)
-    ids = [token % config.vocab_size for token in range(1, 48, 5)]
-    expected, actual = (_logits(network, ids) for network in (own, fused))
-    allowed = AGREEMENT.get(own.dtype, ROUGH_AGREEMENT)
-    agree = (expected - actual).abs().max() <= allowed * expected.abs().max().clamp(min=1.0)
-    return fused if bool(agree) else own
 
 
 def _logits(network: Network, ids: Sequence[int]) -> Tensor:
@@ -137,16 +179,56 @@ def _logits(network: Network, ids: Sequence[int]) -> Tensor:
 
 
 def _fused(layer: Any) -> _Layer:
+    qkv, out, gate_up, down = (_Factor(_factor(torch.cat([part.weight for part in parts]))) for parts in _parts(layer))
+    return _Layer(layer.input_layernorm.weight, qkv, out, layer.post_attention_layernorm.weight, gate_up, down)
+
+
+def _parts(layer: Any) -> Sequence[Sequence[Any]]:
+    """The projections of a layer that are multiplied by together."""
     attention, mlp = layer.self_attn, layer.mlp
-    projections = [attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]
-    return _Layer(
-        layer.input_layernorm.weight,
-        _factor(torch.cat(projections)),
-        _factor(attention.o_proj.weight),
-        layer.post_attention_layernorm.weight,
-        _factor(torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])),
-        _factor(mlp.down_proj.weight),
+    return (
+        (attention.q_proj, attention.k_proj, attention.v_proj),
+        (attention.o_proj,),
+        (mlp.gate_proj, mlp.up_proj),
+        (mlp.down_proj,),
     )
+
+
+def _changes_layers_alone(model: Any) -> bool:
+    """Whether everything that adapters changed in a Llama is a plain LoRA of its layers' projections."""
+    projections = {part for layer in model.model.layers for parts in _parts(layer) for part in parts}
+    adapted = {part for part in projections if type(part) is AdaptedLinear}
+    plain = all(not part.use_dora["default"] and not part.lora_bias["default"] for part in adapted)
+    inside = {id(module) for part in adapted for module in part.modules()}
+    others = (type(module) for module in model.modules() if id(module) not in inside)
+    return plain and not any(kind.__module__.startswith("peft.") for kind in others)
+
+
+def _adapted(layer: _Layer, changed: Any) -> _Layer:
+    factors = zip((layer.qkv, layer.out, layer.gate_up, layer.down), _parts(changed), strict=True)
+    qkv, out, gate_up, down = (_with_low_rank(factor, parts) for factor, parts in factors)
+    return replace(layer, qkv=qkv, out=out, gate_up=gate_up, down=down)
+
+
+def _with_low_rank(factor: _Factor, parts: Sequence[Any]) -> _Factor:
+    """The adapters of projections that stand side by side, as one: its second factor is block-diagonal."""
+    weight_OI = factor.weight_IO.t()
+    downs: list[Tensor] = []
+    ups: list[Tensor] = []
+    first = 0
+    for part in parts:
+        end = first + part.out_features
+        if isinstance(part, AdaptedLinear):
+            down_RI: Any = part.lora_A["default"].weight
+            up_OR = down_RI.new_zeros(len(weight_OI), len(down_RI))
+            up_OR[first:end] = part.lora_B["default"].weight * part.scaling["default"]
+            downs.append(down_RI)
+            ups.append(up_OR)
+        first = end
+    if not downs:
+        return factor
+    kind = weight_OI.dtype
+    return _Factor(_factor(torch.cat([weight_OI, *(up.to(kind) for up in ups)], 1)), torch.cat(downs).t().to(kind))
 
 
 def _factor(weight: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Policies as they are served: weights loaded, adapters merged, probed against the trainer's own log-probabilities."""
+"""Policies as they are served: weights loaded, adapters put on, probed against the trainer's own log-probabilities."""
 
 # ruff: noqa: N806 - names of tensors end in their shape
 
@@ -8,6 +8,7 @@ import copy
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from ratchet.core.contract.policy_manifest import BFLOAT16, FLOAT32, Probe
 from ratchet.core.errors import Rejected
 from ratchet.core.rules.engines import difference_from
 from ratchet.core.stores.policies import ranks_of, tokenizer_digest
-from ratchet.local.engine_local.torch_llama import lean_network
+from ratchet.local.engine_local.torch_llama import beside_weights, lean_network
 from ratchet.local.engine_local.torch_slots import FULL, SLIDING, Network, Slots
 from ratchet.local.engine_local.transformers_text import ChatText, load_text, refusing
 
@@ -28,7 +29,7 @@ DTYPES = {FLOAT32: torch.float32, BFLOAT16: torch.bfloat16}
 """By the name in a manifest."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)  # without slots: its network is kept
 class Weights:
     """A model and its tokenizer in memory."""
 
@@ -38,6 +39,13 @@ class Weights:
     tokenizer_digest: str | None
     own_bytes: int = 0
     """Of weights that it shares with no other model in memory."""
+    unmerged: Network | None = None
+    """What computes an adapter beside the weights."""
+
+    @cached_property
+    def network(self) -> Network:
+        """What computes it."""
+        return self.unmerged or lean_network(self.model)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,8 +84,11 @@ def load_weights(directory: Path, dtype: str | None = None) -> Weights:
     return Weights(model, load_text(directory), tokenizer_digest(directory), _nbytes(model.parameters()))
 
 
-def merge_adapter(base: Weights, directory: Path, trained_with: str | None) -> Weights:
-    """`base` with the adapter in `directory` merged into a copy of the weights that it changes; others are shared.
+def with_adapter(base: Weights, directory: Path, trained_with: str | None) -> Weights:
+    """`base` with the adapter in `directory`; weights that it does not change are shared.
+
+    It is merged into a copy of the weights that it changes. In 16 bits a small change would be lost there, where it is
+    less than half of a weight's last bit: a Llama computes it beside such a copy.
 
     `trained_with` is the digest of the tokenizer that the adapter was trained with. It answers with its base's, as
     under vLLM: nothing renders a chat template that came with an adapter, and may never end. Raises `Rejected` when
@@ -89,14 +100,16 @@ def merge_adapter(base: Weights, directory: Path, trained_with: str | None) -> W
         raise Rejected("the adapter was trained with another tokenizer or chat template than its base has")
     fresh = {id(weight): nn.Parameter(weight.data, requires_grad=False) for weight in base.model.parameters()}
     shared: Any = copy.deepcopy(base.model, fresh)
-    with refusing("merge the adapter"):
+    with refusing("load the adapter"):
         adapted: Any = PeftModel.from_pretrained(shared, str(directory))
+        rough = base.model.dtype != torch.float32
+        unmerged = beside_weights(base.network, adapted.get_base_model()) if rough else None
         # The safe merge replaces weights; the plain one would add to those that are shared with the base.
-        merged: Any = adapted.merge_and_unload(safe_merge=True)
-    merged.eval().requires_grad_(requires_grad=False)
+        model: Any = adapted.merge_and_unload(safe_merge=True)
+    model.eval().requires_grad_(requires_grad=False)
     known = {weight.data_ptr() for weight in base.model.parameters()}
-    changed = (weight for weight in merged.parameters() if weight.data_ptr() not in known)
-    return Weights(merged, base.text, base.tokenizer_digest, _nbytes(changed))
+    changed = (weight for weight in model.parameters() if weight.data_ptr() not in known)
+    return Weights(model, base.text, base.tokenizer_digest, _nbytes(changed), unmerged)
 
 
 def _nbytes(weights: Iterable[torch.Tensor]) -> int:
@@ -105,7 +118,7 @@ def _nbytes(weights: Iterable[torch.Tensor]) -> int:
 
 def serve(weights: Weights, probe: Probe | None) -> Served:
     """`weights` ready to answer. Raises `Rejected` unless they give the probe's log-probabilities."""
-    network = lean_network(weights.model)
+    network = weights.network
     if probe is None:
         logprobs = logprobs_of(network, [1, 2, 3, 4], [5])
         if not all(map(math.isfinite, logprobs)):

@@ -27,25 +27,29 @@ from ratchet.core.stores.policies import (
     upload_files,
 )
 from ratchet.local.engine_local.s3_policies import PolicyLoader
-from ratchet.local.engine_local.torch_llama import lean_network
-from ratchet.local.engine_local.torch_policies import Weights, load_weights, logprobs_of, merge_adapter
+from ratchet.local.engine_local.torch_llama import beside_weights, lean_network
+from ratchet.local.engine_local.torch_policies import Weights, load_weights, logprobs_of, with_adapter
+from ratchet.local.engine_local.torch_slots import Slots
 from ratchet.local.engine_local.transformers_text import refusing
 from tests.support.blobs import MemoryBlobs
-from tests.support.tiny_models import publish_tiny_model, tiny_configs
+from tests.support.tiny_models import publish_tiny_model, tiny_configs, write_tiny_model
 
 AT = datetime(2026, 1, 5, tzinfo=UTC)
 PROMPT, OUTPUT = list(range(20, 50)), [60, 61, 62, 63]
 
 
-def random_adapter(weights: Weights, directory: Path, seed: int = 0) -> Any:
+def random_adapter(
+    weights: Weights, directory: Path, seed: int = 0, spread: float = 0.1, modules: Any = "all-linear", **options: Any
+) -> Any:
     """Save a LoRA adapter with random weights; returns the unmerged model."""
     torch.manual_seed(seed)
-    config = LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
+    shape = {"r": 8, "lora_alpha": 16, "target_modules": modules, "task_type": "CAUSAL_LM"}
+    config = LoraConfig(**(shape | options))
     adapted = get_peft_model(copy.deepcopy(weights.model), config)
     with torch.no_grad():
         for name, parameter in adapted.named_parameters():
-            if "lora_" in name:
-                parameter.normal_(0, 0.1)
+            if "lora_" in name and not (spread < 0.1 and "lora_A" in name):
+                parameter.normal_(0, spread)
     adapted.save_pretrained(str(directory))
     (directory / "README.md").unlink(missing_ok=True)
     return adapted.eval()
@@ -93,28 +97,64 @@ def store(weights: Weights, tiny_directory: Path, tmp_path: Path) -> Store:
     return Store(weights, tiny_directory, tmp_path)
 
 
-def test_a_merged_adapter_gives_the_unmerged_logprobs(weights: Weights, tmp_path: Path) -> None:
+def test_an_adapter_gives_the_logprobs_of_peft(weights: Weights, tmp_path: Path) -> None:
     adapted = random_adapter(weights, tmp_path)
-    merged = merge_adapter(weights, tmp_path, None)
-    actual = logprobs_of(lean_network(merged.model), PROMPT, OUTPUT)
+    actual = logprobs_of(with_adapter(weights, tmp_path, None).network, PROMPT, OUTPUT)
     expected = unmerged_logprobs(adapted, PROMPT, OUTPUT)
     assert max(abs(a - b) for a, b in zip(actual, expected, strict=True)) < 1e-4
+
+
+@pytest.mark.parametrize("modules", ["all-linear", ["q_proj", "v_proj", "up_proj"]])
+def test_an_unmerged_adapter_is_computed_as_peft_does(weights: Weights, tmp_path: Path, modules: Any) -> None:
+    adapted = random_adapter(weights, tmp_path, modules=modules)
+    network = beside_weights(weights.network, adapted.get_base_model())
+    assert network is not None
+    expected = unmerged_logprobs(adapted, PROMPT, OUTPUT)
+    assert max(abs(a - b) for a, b in zip(logprobs_of(network, PROMPT, OUTPUT), expected, strict=True)) < 1e-4
+
+
+@pytest.mark.parametrize("options", [{"use_dora": True}, {"modules_to_save": ["norm"]}])
+def test_other_adapters_than_plain_ones_are_not_computed_unmerged(
+    weights: Weights, tmp_path: Path, options: Any
+) -> None:
+    adapted = random_adapter(weights, tmp_path, **options)
+    assert beside_weights(weights.network, adapted.get_base_model()) is None
+
+
+@torch.inference_mode()
+def all_logits(weights: Weights) -> torch.Tensor:
+    """Of 32 texts of random tokens."""
+    ids = torch.randint(weights.network.vocabulary, (32, 64), generator=torch.Generator().manual_seed(1)).tolist()
+    slots = Slots(weights.network)
+    return torch.cat([slots.forward_each(slots.open(None, 0), text) for text in ids])
+
+
+def test_a_small_change_survives_in_16_bits(tmp_path: Path) -> None:
+    directory = write_tiny_model(tmp_path / "base", ["a b c"], hidden=64)
+    load_weights(directory, "bfloat16").model.save_pretrained(directory)  # exactly what 16 bits can hold
+    exact, rough = load_weights(directory, "float32"), load_weights(directory, "bfloat16")
+    random_adapter(exact, tmp_path / "adapter", spread=6e-5, r=16, lora_alpha=32)
+    changed, changed_in_16_bits = (
+        all_logits(with_adapter(base, tmp_path / "adapter", None)) - all_logits(base) for base in (exact, rough)
+    )
+    survives = float((changed * changed_in_16_bits).sum() / changed.square().sum())
+    assert 0.9 < survives < 1.1
 
 
 def test_merging_leaves_the_base_and_other_adapters_alone(weights: Weights, tmp_path: Path) -> None:
     before = logprobs_of(lean_network(weights.model), PROMPT, OUTPUT)
     random_adapter(weights, tmp_path / "a", seed=1)
     random_adapter(weights, tmp_path / "b", seed=2)
-    first = merge_adapter(weights, tmp_path / "a", None)
-    alone = logprobs_of(lean_network(first.model), PROMPT, OUTPUT)
-    merge_adapter(weights, tmp_path / "b", None)
+    first = with_adapter(weights, tmp_path / "a", None)
+    alone = logprobs_of(first.network, PROMPT, OUTPUT)
+    with_adapter(weights, tmp_path / "b", None)
     assert logprobs_of(lean_network(weights.model), PROMPT, OUTPUT) == before
-    assert logprobs_of(lean_network(first.model), PROMPT, OUTPUT) == alone
+    assert logprobs_of(first.network, PROMPT, OUTPUT) == alone
 
 
 def test_weights_that_no_adapter_changes_are_shared(weights: Weights, tmp_path: Path) -> None:
     random_adapter(weights, tmp_path)
-    merged = merge_adapter(weights, tmp_path, None)
+    merged = with_adapter(weights, tmp_path, None)
     assert merged.model.model.embed_tokens.weight.data_ptr() == weights.model.model.embed_tokens.weight.data_ptr()
     changed = sum(weight.nbytes for name, weight in merged.model.named_parameters() if "_proj" in name)
     assert 0 < changed == merged.own_bytes < weights.own_bytes
@@ -288,11 +328,11 @@ def with_config(**members: Any) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("harm", "words"),
     [
-        (with_cut_weights, "cannot merge the adapter"),
-        (with_a_pickle, "cannot merge the adapter"),
+        (with_cut_weights, "cannot load the adapter"),
+        (with_a_pickle, "cannot load the adapter"),
         (with_a_template_that_never_ends, "another tokenizer or chat template than its base has"),
         (with_config(r="x"), "a rank that is no positive number"),
-        (with_config(target_modules=7), "cannot merge the adapter"),
+        (with_config(target_modules=7), "cannot load the adapter"),
         (with_config(r=300_000), "its rank is 300000, and 1024 is the most"),
         (with_config(rank_pattern={"q_proj": 300_000}), "its rank is 300000, and 1024 is the most"),
         (with_config(peft_type="IA3"), "its adapter is IA3"),
@@ -320,7 +360,7 @@ def test_an_adapter_that_was_published_damaged_is_refused_in_one_line(
     ],
 )
 def test_what_the_machine_lacks_is_no_fault_of_files(error: Exception, raised: type[Exception]) -> None:
-    with pytest.raises(raised), refusing("merge the adapter"):
+    with pytest.raises(raised), refusing("load the adapter"):
         raise error
 
 
