@@ -122,6 +122,11 @@ ALGORITHMS = Experiment(
     ),
     cycles=2,
     trajectories=1280,
+    figures={
+        "clip_fraction": "share of tokens clipped, last step",
+        "rewards_chosen": "implicit reward of solved tries",
+        "rewards_rejected": "of unsolved ones",
+    },
 )
 UNBOUND: Mapping[str, Any] = {"clip_epsilon_high": 4.0}
 FLOOR: Mapping[str, Any] = {"advantage_floor": 0.25}
@@ -130,11 +135,13 @@ TRAVEL = Experiment(
     title="Why RLOO trails rejection sampling here",
     asks=(
         "One cycle of 1,280 tries, the same for all, and one factor at a time. The tickets with signal do not decide:"
-        " rejection sampling needs no others, and has half the train steps without them. What decides is how far a"
-        " policy may go with a token: the clip takes the gradient from a token that became 1.28 times as likely, and"
-        " four passes over the same tries reach that bound in the first of them. Cross-entropy has no such bound;"
-        " with it, by the clipped loss, rejection sampling is as slow as RLOO. With the bound at 5 RLOO learns the"
-        " misjudged kinds as well, and a floor of .25 under the advantage of solved tries keeps the others."
+        " rejection sampling learns as much without the others, in half the train steps. What decides is how far a"
+        " token may go: the clip ends the gradient of one that became 1.28 times as likely, and four passes over the"
+        " same tries come to that bound early. Cross-entropy has no bound; by the clipped loss rejection sampling"
+        " learns hardly more than RLOO. With the bound at 5 RLOO learns the misjudged kinds too, and a floor of .25"
+        " under the advantage of solved tries keeps the others. Of the table above: PPO has RLOO's bound, GSPO's is a"
+        " thousand times closer and clips every token, and DPO and KTO make unsolved tries less likely and solved"
+        " ones no likelier."
     ),
     variants=(
         Variant(name=REJECTION, algorithm="sft", solved_only=True),
