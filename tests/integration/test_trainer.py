@@ -18,7 +18,7 @@ import pytest
 
 from ratchet.bus.testing import eventually
 from ratchet.core.contract import TrainingStatus
-from ratchet.core.contract.training import Checkpointing, Hyperparameters, Lora
+from ratchet.core.contract.training import Checkpointing, Evaluation, Hyperparameters, Lora
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.policies import fetch_policy, read_policy
 from ratchet.trainer_worker.child_process import Child
@@ -60,10 +60,12 @@ async def test_dispatch_becomes_an_addressed_adapter_that_can_be_continued(world
 
     lines = world.objects.get(str(done.artifacts.training_curves)).decode().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    assert b"brain.Event:2" in world.objects.get(str(done.artifacts.tensorboard_logs))
     assert done.progress is not None
     assert done.progress.percent_complete == 100.0
     assert done.resource_usage is not None
     assert (done.resource_usage.peak_memory_gb or 0) > 0
+    assert (done.resource_usage.tokens or 0) > 0
     assert done.metadata is not None
     assert (done.metadata.worker, done.metadata.training_samples) == ("test-worker", len(CHATS))
     running = [status for status in world.statuses_of(dispatch.training_job_id) if status.status == "running"]
@@ -95,6 +97,22 @@ async def _continue_twice(world: World, done: TrainingStatus) -> None:
     assert manifest.base_model == world.base
     ends = [status for status in world.statuses_of(second.training_job_id) if status.status != "running"]
     assert len(ends) == 1
+
+
+@pytest.mark.timeout(300)
+async def test_a_job_reports_what_it_gained_on_tasks_that_it_held_out(world: World) -> None:
+    async with working(world):
+        dispatch = await world.dispatch("held", world.config(), evaluation=Evaluation(holdout_size=0.25))
+        done = await world.ended(dispatch.training_job_id)
+    assert done.status == "completed", done.error
+    assert done.evaluation_results is not None
+    scores = done.evaluation_results.benchmark_scores or {}
+    assert done.metadata is not None
+    assert (done.metadata.training_samples or 0) + scores["holdout_tries"] == len(CHATS)
+    assert scores["improvement_low"] < (done.evaluation_results.improvement_over_baseline or 0)
+    assert done.artifacts is not None
+    card = world.objects.get(str(done.artifacts.model_card)).decode()
+    assert "improvement_over_baseline" in card
 
 
 @pytest.mark.timeout(300)
