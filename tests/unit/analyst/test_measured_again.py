@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 
 import numpy as np
 import pytest
+from scipy.sparse import csc_array
 
 from ratchet.analyst.mining.again import measure_again
-from ratchet.analyst.mining.base import Column, Episodes
+from ratchet.analyst.mining.base import Column, Episodes, Members
 from ratchet.core.contract.learning import Effect, Pattern, Trigger
 from tools.analyst.worlds import planted, world
 
@@ -92,3 +93,18 @@ def test_a_pattern_without_trajectories_has_no_effect() -> None:
 def test_a_window_without_trajectories_has_no_effect() -> None:
     nothing = Episodes((), np.zeros(0, dtype=np.uint64), np.zeros(0), {}, {}, {})
     assert measure_again(pattern("reward_fell", "reward", kind="drift"), nothing, nothing).effect is None
+
+
+def scored(window: Episodes, score: float) -> Episodes:
+    """Its trajectories, whose reward has the component `a` with that score, and `b`."""
+    count = len(window)
+    members = {**window.members, "component": Members(csc_array(np.ones((count, 1), dtype=np.bool_)), ("a",))}
+    return replace(window, members=members, components={"a": np.full(count, score), "b": np.full(count, 0.5)})
+
+
+@pytest.mark.parametrize("finding", ["component_diverged", "component_fell"])
+def test_a_component_is_measured_again_against_the_others(finding: str) -> None:
+    about = pattern(finding, "reward", Trigger(attribute="component", value="a"), kind="behavior")
+    again = measure_again(about, scored(TRUTH.before, 0.8), scored(TRUTH.now, 0.5))
+    assert again.effect is not None
+    assert again.effect.value == pytest.approx(-0.3)
