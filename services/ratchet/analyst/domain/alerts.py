@@ -60,7 +60,8 @@ def alerted(
             pattern = replace(last, seen_at=windows.until, trend=(last.share,))
         if last is None or last.state != CLOSED or last.alert_id != alert.alert_id:
             warned[pattern.pattern_id] = pattern
-    return [warned[name] for name in warned.keys() - {claim.pattern_id for claim in claims}]
+    claimed = {claim.pattern_id for claim in claims}
+    return [pattern for name, pattern in warned.items() if name not in claimed]
 
 
 def _pattern(alert: Alert, role: str, windows: Windows) -> Pattern:
