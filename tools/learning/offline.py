@@ -101,13 +101,18 @@ class Sampler:
         """The prompts that are computed together: the longest has at most twice the new tokens of the shortest."""
         if self._engine.together == 1:
             return [list(jobs)]
-        new = {id(job): self._batch.new_tokens(job) for job in jobs}
+        alike: dict[tuple[int, ...], list[Job]] = {}
+        for job in jobs:
+            alike.setdefault((*job.prompt,), []).append(job)
+        new = self._batch.new_tokens([tries[0] for tries in alike.values()])
         passes: list[list[Job]] = []
-        for job in sorted(jobs, key=lambda job: new[id(job)]):
-            if passes and new[id(job)] <= 2 * new[id(passes[-1][0])]:
-                passes[-1].append(job)
+        shortest = 0
+        for tokens, tries in sorted(zip(new, alike.values(), strict=True), key=lambda pair: pair[0]):
+            if passes and tokens <= 2 * shortest:
+                passes[-1] += tries
             else:
-                passes.append([job])
+                passes.append(list(tries))
+                shortest = tokens
         return passes
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from ratchet.core.errors import BadRequest, RatchetError
 from ratchet.core.grammars.walk import Grammar
@@ -60,14 +61,12 @@ class _Row:
     job: Job
     drawer: Drawer
     reused: Match[KeysValues] | None
+    cached: int
+    """Tokens of its prompt that were not computed for it."""
     output: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
     top: list[Sequence[tuple[int, float]]] = field(default_factory=list[Sequence[tuple[int, float]]])
     scored: list[Scored] | None = None
-
-    @property
-    def cached(self) -> int:
-        return self.reused.length if self.reused else 0
 
 
 class Batch:
@@ -85,31 +84,47 @@ class Batch:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def new_tokens(self, job: Job) -> int:
-        """Prompt tokens that would have to be computed for `job`."""
+    def new_tokens(self, jobs: Sequence[Job]) -> list[int]:
+        """Prompt tokens that would have to be computed for each, if they joined together; 0 for a repeated prompt."""
+        distinct = {id(job) for job in _distinct(jobs)[0]}
+        return [len(job.prompt) - self._known(job) if id(job) in distinct else 0 for job in jobs]
+
+    def _known(self, job: Job) -> int:
         match = self._known_prefix(job)
-        return len(job.prompt) - (match.length if match else 0)
+        return match.length if match else 0
 
     def join(self, jobs: Sequence[Job]) -> list[Update]:
-        """Compute the prompts of `jobs` together and draw their first tokens."""
+        """Compute the prompts of `jobs` together, each one once, and draw their first tokens."""
         if not jobs:
             return []
-        rows = [
-            _Row(job, drawer(job.sampling, job.top_logprobs, job.prompt, job.grammar), self._known_prefix(job))
-            for job in jobs
-        ]
         first = len(self._rows)
-        for row in rows:
-            stored = row.reused.stored.payload if row.reused else None
-            slot = self._slots.open(stored, row.cached)
-            if row.job.prompt_logprobs is not None:
-                row.scored = score_prompt(self._slots, slot, row.job.prompt, row.job.prompt_logprobs)
+        distinct, sources = _distinct(jobs)
+        rows = [self._opened(job) for job in distinct]
+        starts = self._slots.lengths[first:]
+        logits_BV = self._slots.forward(first, [row.job.prompt[at:] for row, at in zip(rows, starts, strict=True)])
+        for job, source in sources:
+            self._slots.fork(first + source)
+            rows.append(_Row(job, self._drawer(job), None, len(job.prompt)))
         self._rows += rows
-        return self._advance(first, [row.job.prompt[self._slots.lengths[first + n] :] for n, row in enumerate(rows)])
+        return self._advance(first, logits_BV[[*range(len(distinct)), *(source for _, source in sources)]])
+
+    def _opened(self, job: Job) -> _Row:
+        """A row with a slot that holds what is known of its prompt."""
+        known = self._known_prefix(job)
+        row = _Row(job, self._drawer(job), known, known.length if known else 0)
+        slot = self._slots.open(known.stored.payload if known else None, row.cached)
+        if job.prompt_logprobs is not None:
+            row.scored = score_prompt(self._slots, slot, job.prompt, job.prompt_logprobs)
+        return row
+
+    def _drawer(self, job: Job) -> Drawer:
+        return drawer(job.sampling, job.top_logprobs, job.prompt, job.grammar)
 
     def step(self) -> list[Update]:
         """One more token for every row."""
-        return self._advance(0, [row.output[-1:] for row in self._rows]) if self._rows else []
+        if not self._rows:
+            return []
+        return self._advance(0, self._slots.forward(0, [row.output[-1:] for row in self._rows]))
 
     def _known_prefix(self, job: Job) -> Match[KeysValues] | None:
         """What is kept of the prompt; its tokens are scored only where all of them are computed."""
@@ -122,9 +137,8 @@ class Batch:
         self._slots.clear()
         return failed
 
-    def _advance(self, first: int, new_ids: Sequence[Sequence[int]]) -> list[Update]:
+    def _advance(self, first: int, logits_BV: Tensor) -> list[Update]:  # noqa: N803 - as at the top
         """One token more for the rows from `first` on; those that end with it, or are cancelled, leave."""
-        logits_BV = self._slots.forward(first, new_ids)
         drawn = draw(logits_BV, [row.drawer for row in self._rows[first:]], self._generator)
         ended = [self._add_token(row, token) for row, token in zip(self._rows[first:], drawn, strict=True)]
         updates: list[Update] = []
@@ -165,6 +179,23 @@ class Batch:
         if ends or (row.job.stops_in is not None and row.job.stops_in(row.output)):
             return "stop"
         return "length" if len(row.output) >= row.job.limit else None
+
+
+def _distinct(jobs: Sequence[Job]) -> tuple[list[Job], list[tuple[Job, int]]]:
+    """The jobs whose prompts are computed, and the others, each with the place of the one that has its prompt.
+
+    A prompt that is scored is computed for itself.
+    """
+    places: dict[tuple[int, ...], int] = {}
+    distinct: list[Job] = []
+    others: list[tuple[Job, int]] = []
+    for job in jobs:
+        place = len(distinct) if job.prompt_logprobs is not None else places.setdefault((*job.prompt,), len(distinct))
+        if place == len(distinct):
+            distinct.append(job)
+        else:
+            others.append((job, place))
+    return distinct, others
 
 
 def score_prompt(slots: Slots, slot: int, prompt: Sequence[int], candidates: int) -> list[Scored]:

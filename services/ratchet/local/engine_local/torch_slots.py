@@ -143,6 +143,11 @@ class SlotLayer(CacheLayerMixin):
         """A copy of what `slot` holds, each [H, length, D]."""
         return self.keys[slot, :, :length].clone(), self.values[slot, :, :length].clone()
 
+    def fork(self, source: int, target: int, length: int) -> None:
+        """Copy `source` to `target`, which may be new."""
+        self._reserve(target + 1, length)
+        self.move(source, target, length)
+
     def move(self, source: int, target: int, length: int) -> None:
         """Copy `source` over `target`."""
         for buffer in (self.keys, self.values):
@@ -197,6 +202,14 @@ class Slots:
             for layer, (keys, values) in zip(self._layers, start, strict=True):
                 layer.fill(slot, keys[:, :length], values[:, :length])
         self.lengths.append(length if start is not None else 0)
+        return slot
+
+    def fork(self, source: int) -> int:
+        """Take the next slot, holding what `source` holds; returns its number."""
+        slot = len(self.lengths)
+        for layer in self._layers:
+            layer.fork(source, slot, self.lengths[source])
+        self.lengths.append(self.lengths[source])
         return slot
 
     def close(self, slot: int) -> int:

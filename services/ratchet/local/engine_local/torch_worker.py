@@ -174,7 +174,7 @@ class TorchWorker:
                 return []
             free = self._limits.rows - len(batch)
             jobs = [job for _, job in queue][: max(0, free)]
-            count = admissible([batch.new_tokens(job) for job in jobs], free, self._limits.prefill_tokens)
+            count = admissible(batch.new_tokens(jobs), free, self._limits.prefill_tokens)
             for _ in range(count):
                 queue.popleft()
         return [job for job in jobs[:count] if not job.cancelled]
@@ -215,12 +215,12 @@ def report(updates: Sequence[Update]) -> None:
 def admissible(new_tokens: Sequence[int], free_rows: int, budget: int) -> int:
     """How many of the first requests are computed together, padded to the longest, within `budget` tokens.
 
-    `new_tokens` are the prompt tokens still to compute, in order of arrival. At least one whenever a row is free,
-    so that a prompt longer than the budget is not stuck.
+    `new_tokens` are the prompt tokens still to compute, in order of arrival; none where an earlier request has the
+    prompt. At least one request whenever a row is free, so that a prompt longer than the budget is not stuck.
     """
-    width = 0
+    width = computed = 0
     for count, tokens in enumerate(new_tokens[:free_rows]):
-        width = max(width, tokens)
-        if count and width * (count + 1) > budget:
+        width, computed = max(width, tokens), computed + (tokens > 0)
+        if count and width * computed > budget:
             return count
     return min(len(new_tokens), free_rows)

@@ -238,6 +238,7 @@ def test_a_longer_conversation_replaces_its_beginning() -> None:
         ([500], 8, 100, 1),
         ([10, 10], 1, 100, 1),
         ([10], 0, 100, 0),
+        ([40, 0, 0, 0, 30], 8, 60, 4),
     ],
 )
 def test_joining_stays_within_rows_and_padded_tokens(new_tokens: list[int], free: int, budget: int, count: int) -> None:

@@ -120,6 +120,24 @@ def test_a_reused_prefix_changes_no_logprob(weights: Weights, served: Served) ->
         assert worst(done.logprobs, expected_logprobs(weights, one.job.prompt, done.token_ids, 1.0)) < 1e-4
 
 
+@torch.inference_mode()
+def test_a_prompt_that_is_repeated_is_computed_once(weights: Weights, served: Served) -> None:
+    batch = Batch(served.network, NO_END, 0, seed=3)
+    earlier, other = Asked(prompts(3)[2], limit=20), Asked(prompts(4)[3])
+    tries = [Asked(prompts(6)[5], limit=4 + number) for number in range(3)]
+    report(batch.join([earlier.job]))
+    together = [tries[0].job, other.job, tries[1].job, tries[2].job]
+
+    assert batch.new_tokens(together) == [48, 30, 0, 0]
+    finish(batch, *batch.join(together))
+
+    assert [one.completion.cached_tokens for one in tries] == [0, 48, 48]
+    assert len({tuple(one.completion.token_ids[:4]) for one in tries}) > 1
+    for one in (earlier, other, *tries):
+        done = one.completion
+        assert worst(done.logprobs, expected_logprobs(weights, one.job.prompt, done.token_ids, 1.0)) < 1e-4
+
+
 def test_temperature_zero_takes_the_most_likely_token(weights: Weights, served: Served) -> None:
     asked = Asked(prompts(3)[2], temperature=0.0)
     answered(served.network, asked)
