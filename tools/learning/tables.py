@@ -140,7 +140,7 @@ def draw_tables(results: Sequence[Result], claims: Sequence[ClaimedRise]) -> str
         parts += [f"## {experiment.title}", experiment.asks]
         if any(result.experiment == experiment.name for result in results):
             parts += [_means(results, experiment), *_notes(results, experiment)]
-    parts += [_each_seed(results), _kinds(results), _claims(results, claims), _cells(results)]
+    parts += [_kinds(results), _claims(results, claims), _cells(results)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -200,17 +200,6 @@ def _notes(results: Sequence[Result], experiment: Experiment) -> Iterator[str]:
     refused = [result for result in results if result.experiment == experiment.name and result.refused is not None]
     if refused:
         yield "\n".join(f"- refused: {one.variant}, seed {one.seed}: {one.refused}" for one in refused)
-
-
-def _each_seed(results: Sequence[Result]) -> str:
-    rows = [f"| experiment | policy | seed | {_HEADS} |", "|---" * 7 + "|"]
-    for experiment in OWN:
-        for name, cells, cycle in points(results, experiment):
-            for cell in cells:
-                cells_of_row = " | ".join(str(cell.measured[cycle].success(mode, kinds)) for mode, kinds in _COLUMNS)
-                rows.append(f"| {experiment.name} | {name} | {cell.seed} | {cells_of_row} |")
-    note = "In brackets the 95 % Wilson interval over tickets."
-    return "\n".join(["## Seed by seed", "", note, "", *rows])
 
 
 def _kinds(results: Sequence[Result]) -> str:
