@@ -1,7 +1,7 @@
 """Which procedural tasks leave room to learn: `python -m tools.learning.sweep`, in the environment of `make tasks`.
 
-Every task gets a short warm-up, then its training questions are tried by sampling. A line for each appears in
-docs/learning/sweep.jsonl when it was tried; to try it again, delete the line. The held-out questions are not touched.
+Every task gets its warm-up, then its training questions are tried by sampling. A line for each appears in
+docs/learning/sweep.jsonl when it was tried; with another warm-up a task is tried again. The held-out questions are not touched.
 """
 
 from __future__ import annotations
@@ -115,9 +115,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     from tools.learning.worlds import PROCEDURAL  # noqa: PLC0415
 
     torch.set_num_threads(1)
-    known = {one.task for one in read_tried(SWEEP)}
+    known = {(one.task, one.demonstrations, one.steps) for one in read_tried(SWEEP)}
     for name in options.tasks or PROCEDURAL:
-        if name not in known:
+        warm_up = PROCEDURAL[name].imitation
+        if (name, warm_up.examples, warm_up.steps) not in known:
             tried = try_task(name, options.work)
             with SWEEP.open("ab") as lines:
                 lines.write(msgspec.json.encode(tried) + b"\n")

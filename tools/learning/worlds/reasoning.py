@@ -50,7 +50,7 @@ class Dataset:
         return Question(in_any_order(asked), task, shown_text(task, str(entry["answer"])))
 
 
-WARM_UP = Supervised(examples=128, steps=8, learning_rate=1e-3, batch=16)
+WARM_UP = Supervised(examples=300, steps=24, learning_rate=1e-3, batch=16)
 REASONING: Mapping[str, Procedural] = {
     dataset.name: Procedural(dataset.questions, max_tokens, WARM_UP)
     for dataset, max_tokens in (
