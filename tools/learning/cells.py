@@ -226,19 +226,19 @@ BESIDE_ANSWERS = (
     Variant(name=IMITATION, algorithm="sft", shown=True, seeds=FIRST_SEED),
 )
 """And what right answers would teach, which neither of them sees."""
-CYCLES, TRAJECTORIES = 24, 128
 
 
-def _procedural(name: str, title: str, asks: str) -> Experiment:
+def _procedural(name: str, title: str, asks: str, *, cycles: int = 24, trajectories: int = 128) -> Experiment:
+    """Of questions that are drawn without end, with an exam at the end."""
     return Experiment(
         name=name,
         world=name,
         title=title,
         asks=asks,
         variants=BESIDE_ANSWERS,
-        cycles=CYCLES,
-        trajectories=TRAJECTORIES,
-        examined=CYCLES,
+        cycles=cycles,
+        trajectories=trajectories,
+        examined=cycles,
     )
 
 
@@ -246,9 +246,11 @@ PROCEDURAL = (
     _procedural(
         "typed_json",
         "Strict JSON",
-        "One line of JSON with two to four keys, each of the type that the question names; which type a key has is"
-        " drawn. Right: the answer is that object and nothing else, no key is missing, too many or of another type. An"
-        " object with some of it right has a part of the reward. Questions and judge are made here.",
+        "One line of JSON with two to four keys, each of the type that the question names; which type a key has is drawn."
+        " Right: the answer is that object and nothing else, no key is missing, too many or of another type. An object"
+        " with some of it right has a part of the reward. Questions and judge are made here.",
+        cycles=16,
+        trajectories=64,
     ),
     _procedural(
         "chain_sum",
@@ -256,14 +258,15 @@ PROCEDURAL = (
         "Sums and differences of two numbers with one digit, or with two. The whole number has to be the answer.",
     ),
     _procedural(
-        "spell_backward",
-        "reasoning-gym spell_backward",
-        "Words of three to six letters, spelled backward. Letters in their place have a part of the reward.",
+        "needle_haystack",
+        "reasoning-gym needle_haystack",
+        "Three to five statements of what persons like and dislike, and a question after one of them. The name has to be"
+        " the answer.",
     ),
     _procedural(
-        "word_sorting",
-        "reasoning-gym word_sorting",
-        "Three or four words, in ascending or descending order. Words in their place have a part of the reward.",
+        "family_relationships",
+        "reasoning-gym family_relationships",
+        "What somebody is to somebody else, in a family of four or five. The word for it has to be the answer.",
     ),
 )
 BFCL = Experiment(
@@ -277,9 +280,9 @@ BFCL = Experiment(
         " refusing is one decision, and a policy that always refuses solves half."
     ),
     variants=BESIDE_ANSWERS,
-    cycles=CYCLES,
-    trajectories=TRAJECTORIES,
-    examined=CYCLES,
+    cycles=16,
+    trajectories=64,
+    examined=16,
 )
 GAMES = Experiment(
     name="games",

@@ -88,10 +88,11 @@ def test_what_cell_took_is_of_all_its_runs_and_not_of_what_its_seed_shares(model
 def test_what_another_recipe_made_is_not_taken_for_this_ones(model: Path) -> None:
     world = colours(model)
     others = [
+        replace(world, precision="bf16"),
         replace(world, engine=replace(world.engine, dtype="bfloat16")),
         replace(world, imitation=replace(world.imitation, steps=2)),
     ]
-    assert len({digest_of(recipe) for recipe in (world, *others)}) == 3
+    assert len({digest_of(recipe) for recipe in (world, *others)}) == 4
     assert digest_of(replace(world, seed=1)) == digest_of(world)
 
 

@@ -19,7 +19,7 @@ from ratchet.local.demo.plan import Supervised
 from tools.learning.worlds.base import Engine, Outcome
 from tools.learning.worlds.bfcl_answers import OMITTED, Accepted, is_accepted, read_arguments
 from tools.learning.worlds.procedural import CYCLE
-from tools.learning.worlds.public import Demonstration, NoTasks, PublicTasks, here
+from tools.learning.worlds.public import Demonstration, NoTasks, PublicTasks
 from tools.learning.worlds.single_answers import SingleAnswer, shown_call
 
 FILE = "BFCL_v4_simple_python.json"
@@ -27,7 +27,7 @@ LONGEST_TEXT = 650
 """Letters of function and question together: a core reads about 350 tokens a second."""
 JSON_TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": "string"}
 """What JSON schema calls BFCL's types."""
-ENGINE = Engine(max_tokens=72, seats=32, together=8, prefix_tokens=40_000)
+ENGINE = Engine(max_tokens=72, seats=32, together=8, prefix_tokens=40_000, dtype="float32")
 IMITATION = Supervised(examples=96, steps=24, learning_rate=1e-3, batch=8)
 
 
@@ -86,7 +86,7 @@ def bfcl(seed: int) -> PublicTasks:
         tasks=[one.task() for one in training],
         exam=[one.task() for one in held_out],
         shown=[one.demonstration() for one in training],
-        engine=here(ENGINE),
+        engine=ENGINE,
         imitation=IMITATION,
         cycle=CYCLE,
     )

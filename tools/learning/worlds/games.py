@@ -18,7 +18,7 @@ from typing import Any
 from ratchet.bus.message import JsonObject
 from ratchet.local.demo.plan import Reinforced, Supervised
 from tools.learning.worlds.base import Engine, Outcome
-from tools.learning.worlds.public import Demonstration, NoTasks, PublicTasks, here
+from tools.learning.worlds.public import Demonstration, NoTasks, PublicTasks
 
 GUESS, NIM = "guess the number", "nim"
 MOST_ANSWERS = 12
@@ -30,7 +30,7 @@ GUESSES = 3
 PILES = range(1, 7)
 TRAINING_GAMES, HELD_OUT_GAMES = 96, 40
 """Of each game."""
-ENGINE = Engine(max_tokens=10, seats=32, prefix_tokens=20_000, together=8)
+ENGINE = Engine(max_tokens=10, seats=32, prefix_tokens=20_000, together=8, dtype="float32")
 IMITATION = Supervised(examples=48, steps=12, learning_rate=1e-3, batch=8)
 CYCLE = Reinforced(sample_size=160, learning_rate=5e-4, epochs=1, batch=32)
 _GAME = -1
@@ -124,7 +124,7 @@ def games(seed: int) -> PublicTasks:
         tasks=training,
         exam=drawn_games(HELD_OUT_GAMES, held_out=True),
         shown=_shown(),
-        engine=here(ENGINE),
+        engine=ENGINE,
         imitation=IMITATION,
         cycle=CYCLE,
     )

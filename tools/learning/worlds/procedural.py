@@ -8,7 +8,7 @@ from itertools import islice
 
 from ratchet.local.demo.plan import Reinforced, Supervised
 from tools.learning.worlds.base import Engine
-from tools.learning.worlds.public import Demonstration, PublicTasks, here
+from tools.learning.worlds.public import Demonstration, PublicTasks
 from tools.learning.worlds.single_answers import SingleAnswer
 
 HELD_OUT, TRAINING = 400, 2600
@@ -16,7 +16,7 @@ HELD_OUT, TRAINING = 400, 2600
 DRAWN = 60_000
 """Questions at most, to come by so many that differ."""
 SEATS, PREFIX_TOKENS = 128, 40_000
-CYCLE = Reinforced(sample_size=128, learning_rate=2.5e-4, epochs=1, batch=128)
+CYCLE = Reinforced(sample_size=128, learning_rate=1e-4, epochs=1, batch=128)
 """One train step over all rows that have a signal."""
 
 
@@ -53,7 +53,7 @@ class Procedural:
             tasks=[question.task for question in learnt],
             exam=[question.task for question in exam],
             shown=[question.shown for question in learnt],
-            engine=here(Engine(self.max_tokens, seats=SEATS, prefix_tokens=PREFIX_TOKENS, together=8)),
+            engine=Engine(self.max_tokens, seats=SEATS, prefix_tokens=PREFIX_TOKENS, together=8, dtype="float32"),
             imitation=self.imitation,
             cycle=CYCLE,
         )

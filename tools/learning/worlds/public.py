@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from ratchet.bus.message import JsonObject
-from ratchet.core.contract.policy_manifest import BFLOAT16, FLOAT32
 from ratchet.core.contract.snapshot import TrajectoryRow
 from ratchet.core.contract.training import Lora
 from ratchet.core.errors import RatchetError
@@ -19,16 +18,6 @@ from tools.learning.worlds.base import OFFLINE, Engine, Stage, Task
 
 LORA = Lora(r=16, alpha=32)
 EXAM_SEED = 11
-PRECISIONS = {FLOAT32: "fp32", BFLOAT16: "bf16"}
-"""What a request for a training calls the engine's number formats."""
-
-
-def here(engine: Engine) -> Engine:
-    """An engine that computes in the number format of this processor: its dtype, and that of trainings."""
-    # Torch takes seconds to import, and the report is drawn without it.
-    from ratchet.local.number_format import fastest_format  # noqa: PLC0415
-
-    return replace(engine, dtype=fastest_format())
 
 
 class NoTasks(RatchetError):
@@ -71,15 +60,12 @@ class PublicTasks:
     imitation: Supervised
     cycle: Reinforced
     lora: Lora = LORA
+    precision: str = "fp32"
+    """As the engine's: two computations of a token in bfloat16 are a tenth of a nat apart, and a step moves it less."""
     exam_seed: int = EXAM_SEED
     model: Callable[[], Path] = smollm2
     """Where the model before any training lies."""
     judges_base: bool = True
-
-    @property
-    def precision(self) -> str:
-        """See `World`: that of the engine, which has one."""
-        return PRECISIONS[self.engine.dtype or BFLOAT16]
 
     def recipe(self) -> Mapping[str, float]:
         """See `World`."""
@@ -91,7 +77,7 @@ class PublicTasks:
             "imitation batch": self.imitation.batch,
             "imitation rate": self.imitation.learning_rate,
             "rank": self.lora.r,
-            "bits of a number": 16 if self.engine.dtype == BFLOAT16 else 32,
+            "bits of a number": 16 if self.precision == "bf16" else 32,
             "learning rate": self.cycle.learning_rate,
             "passes": self.cycle.epochs,
             "batch": self.cycle.batch,
