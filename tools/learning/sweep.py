@@ -1,7 +1,8 @@
 """Which procedural tasks leave room to learn: `python -m tools.learning.sweep`, in the environment of `make tasks`.
 
 Every task gets its warm-up, then its training questions are tried by sampling. A line for each appears in
-docs/learning/sweep.jsonl when it was tried; with another warm-up a task is tried again. The held-out questions are not touched.
+docs/learning/sweep.jsonl when it was tried; with another warm-up a task is tried again. Held-out questions are not
+touched.
 """
 
 from __future__ import annotations
