@@ -246,7 +246,7 @@ PROCEDURAL = (
     _procedural(
         "typed_json",
         "Strict JSON",
-        "One line of JSON with two to four keys, each of the type that the question names; which type a key has is drawn."
+        "One line of JSON with two to four keys, each of the type that the question names; the types are drawn."
         " Right: the answer is that object and nothing else, no key is missing, too many or of another type. An object"
         " with some of it right has a part of the reward. Questions and judge are made here.",
         cycles=16,
@@ -260,8 +260,8 @@ PROCEDURAL = (
     _procedural(
         "needle_haystack",
         "reasoning-gym needle_haystack",
-        "Three to five statements of what persons like and dislike, and a question after one of them. The name has to be"
-        " the answer.",
+        "Three to five statements of what persons like and dislike, and a question after one of them. The name has to"
+        " be the answer.",
     ),
     _procedural(
         "family_relationships",
