@@ -266,7 +266,7 @@ PROCEDURAL = (
     _procedural(
         "family_relationships",
         "reasoning-gym family_relationships",
-        "What somebody is to somebody else, in a family of four or five. The word for it has to be the answer.",
+        "What a member of a family of four or five is to another. The word for it has to be the answer.",
     ),
 )
 BFCL = Experiment(
