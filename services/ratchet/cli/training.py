@@ -76,6 +76,10 @@ def train(
     search: Asked | None = None,
     snapshot: Snapshot = None,
     priority: Annotated[str, typer.Option(help="low, normal, high or urgent.")] = "normal",
+    holdout_size: Annotated[
+        float | None,
+        typer.Option(help="Share of the data to hold out, to compare the result with the start on."),
+    ] = None,
     no_offer: Annotated[bool, typer.Option("--no-offer", help="Store the policy, but make it no candidate.")] = False,
     parameter: Parameters = None,
     request: Request = None,
@@ -118,6 +122,7 @@ def train(
             },
             "priority": priority,
             **({"offer": False} if no_offer else {}),
+            **({"evaluation": {"holdout_size": holdout_size}} if holdout_size is not None else {}),
             **({"prompts": stored_search(locate(directory), roles[0], search)} if search is not None else {}),
         }
     if request is None and len(roles) > 1:

@@ -48,6 +48,8 @@ def test_role_without_a_recipe_is_trained_by_hand() -> None:
         (entry(degradation={"drop": 0}), "degradation.drop"),
         (entry(degradation={"drop": 0.2, "windows": 1}), "unknown field `windows`"),
         (entry(priority="now"), "priority must be one of"),
+        (entry(start_hours="22 to 6"), "start_hours"),
+        (entry(evaluation={"metrics": ["reward"]}), "evaluation.metrics"),
         (entry(config=msgspec.to_builtins(config("dpo"))), "'dpo' is not offered"),
         (
             entry(config=msgspec.to_builtins(config(dataset=FEW))),

@@ -307,7 +307,8 @@ class RequestMetadata(Value, frozen=True, kw_only=True, omit_defaults=True):
     """The job this one follows: a note for people. What a job continues from is `base_model`."""
 
 
-StartHours = Annotated[str, matching(r"^([01]?[0-9]|2[0-3])-([01]?[0-9]|2[0-3])$")]
+HOURS = r"^([01]?[0-9]|2[0-3])-([01]?[0-9]|2[0-3])$"
+StartHours = Annotated[str, matching(HOURS)]
 """From the first hour of the day until the second begins, over midnight where it is the smaller one."""
 
 

@@ -188,12 +188,13 @@ def is_manifest(base_model: str) -> bool:
 
 def request_problems(request: TrainingRequest) -> list[str]:
     """As `training_problems`, with the members of the request beside its configuration."""
-    return training_problems(request.training_config) or evaluation_problems(request)
+    return training_problems(request.training_config) or evaluation_problems(
+        request.training_config.algorithm, request.evaluation
+    )
 
 
-def evaluation_problems(request: TrainingRequest) -> list[str]:
-    """Why this training cannot be evaluated as requested; empty when it can, and for an unknown algorithm."""
-    name, evaluation = request.training_config.algorithm, request.evaluation
+def evaluation_problems(name: str, evaluation: Evaluation | None) -> list[str]:
+    """Why the algorithm cannot be evaluated as requested; empty when it can, and for an unknown one."""
     if evaluation is not None and evaluation.eval_steps is not None and not holdout_of(evaluation):
         return ["evaluation.eval_steps does nothing where evaluation.holdout_size holds nothing out"]
     if not holdout_of(evaluation) or dataset_format(name) is None or ALGORITHMS[name].holds_out:

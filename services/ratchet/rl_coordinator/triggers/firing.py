@@ -98,7 +98,7 @@ class Firer:
                 return job
             if planned is None:
                 request = training_request(firing, job_id, role, recipe.config, priority=recipe.priority, now=now)
-                request = replace(request, start_hours=recipe.start_hours)
+                request = replace(request, start_hours=recipe.start_hours, evaluation=recipe.evaluation)
                 planned = await self._jobs.planner.resolved(request)
                 self._jobs.intake.require_valid(planned)
             if await self._claimed(planned, claim):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
@@ -9,12 +10,17 @@ from typing import Annotated, Any
 import msgspec
 
 from ratchet.core.contract.snapshot import PAIRS
-from ratchet.core.contract.training import StartHours, TrainingConfig
+from ratchet.core.contract.training import HOURS, Evaluation, StartHours, TrainingConfig
 from ratchet.core.errors import ConfigError
 from ratchet.core.rules.algorithms import dataset_format
 from ratchet.core.rules.engines import ANY_ROLE
 from ratchet.rl_coordinator.jobs import abilities
-from ratchet.rl_coordinator.jobs.domain.requests import Abilities, config_problems, serving_problems
+from ratchet.rl_coordinator.jobs.domain.requests import (
+    Abilities,
+    config_problems,
+    judging_problems,
+    serving_problems,
+)
 from ratchet.rl_coordinator.jobs.domain.schedule import PRIORITIES
 from ratchet.rl_coordinator.settings import Settings
 from ratchet.rl_coordinator.triggers.domain import schedule_problem
@@ -43,7 +49,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """New rewarded trajectories, or preferences, that start a training."""
     priority: str = "normal"
     start_hours: StartHours | None = None
-    """See `TrainingRequest`."""
+    evaluation: Evaluation | None = None
+    """See `TrainingRequest` for both."""
     cron: str | None = None
     """Times at which a training starts too, in cron's five fields, in UTC."""
     degradation: Degradation | None = None
@@ -80,8 +87,11 @@ def read_recipes(document: Mapping[str, Mapping[str, Any]], threshold: int, able
         except msgspec.ValidationError as error:
             raise ConfigError(f"training recipe of role {role}: {error}") from error
         problems = [*config_problems(recipe.config, able), *serving_problems(role, recipe.config, able)]
+        problems += judging_problems(recipe.config.algorithm, recipe.evaluation)
         if recipe.priority not in PRIORITIES:
             problems.append(f"priority must be one of {', '.join(PRIORITIES)}")
+        if recipe.start_hours is not None and not re.fullmatch(HOURS, recipe.start_hours):
+            problems.append(f"start_hours {recipe.start_hours!r} must be two hours of the day in UTC, such as 22-6")
         if recipe.cron is not None and (wrong := schedule_problem(recipe.cron)) is not None:
             problems.append(wrong)
         if recipe.threshold < 1:

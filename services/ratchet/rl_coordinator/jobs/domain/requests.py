@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from ratchet.core.contract.snapshot import EXECUTIONS, LABELS, PAIRS, TRAJECTORIES
-from ratchet.core.contract.training import TrainingConfig, TrainingRequest
+from ratchet.core.contract.training import Evaluation, TrainingConfig, TrainingRequest
 from ratchet.core.rules.algorithms import ALGORITHMS, dataset_format
 from ratchet.core.rules.arms import ROLE
 from ratchet.core.rules.engines import ADAPTERS_ONLY, ANY_ROLE
@@ -47,18 +47,18 @@ def problems(request: TrainingRequest, abilities: Abilities) -> list[str]:
         reasons.append(f"requester must have at most {REQUESTER_CHARACTERS} characters, all of them printable")
     reasons += config_problems(request.training_config, abilities)
     reasons += serving_problems(request.role, request.training_config, abilities)
-    reasons += evaluation_problems(request)
-    evaluation = request.evaluation
+    reasons += [*judging_problems(request.training_config.algorithm, request.evaluation)]
+    return reasons
+
+
+def judging_problems(algorithm: str, evaluation: Evaluation | None) -> Iterator[str]:
+    """Why the result of a training cannot be evaluated as requested."""
+    yield from evaluation_problems(algorithm, evaluation)
     if evaluation is not None and evaluation.enabled is not False:
         if evaluation.metrics:
-            reasons.append(
-                "evaluation.metrics: what is measured follows from the algorithm and is always reported; leave it out"
-            )
+            yield "evaluation.metrics: what is measured follows from the algorithm and is always reported; leave it out"
         if evaluation.benchmark_tasks:
-            reasons.append(
-                "evaluation.benchmark_tasks: a job runs no benchmarks, the deployer's held-out gate does; leave it out"
-            )
-    return reasons
+            yield "evaluation.benchmark_tasks: a job runs no benchmarks, the deployer's gates do; leave it out"
 
 
 def as_asked(request: TrainingRequest) -> TrainingRequest:
