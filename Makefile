@@ -127,7 +127,7 @@ $(RAY)/.ratchet-ready: tools/environment/ray.txt constraints.txt | $(STAMP)
 		> "$$($(RAY)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/below.pth"
 	@touch $@
 
-tasks: $(TASKS)/.ratchet-ready ## public tasks (bfcl-eval, reasoning-gym, textarena) beside all packages of .venv, in .tasks: 150 MB; for `make bench-learning` and `make test-tasks`
+tasks: $(TASKS)/.ratchet-ready ## public tasks (bfcl-eval, reasoning-gym, textarena) beside all packages of .venv, in .tasks: 190 MB; for `make bench-learning` and `make test-tasks`
 
 # Packages beside all of .venv, without what they ask for: providers of models, and what they serve models with.
 define beside
