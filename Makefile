@@ -47,7 +47,7 @@ TWO := MAKEFLAGS= $(MAKE) --no-print-directory -j2 --output-sync=target
 
 .DEFAULT_GOAL := help
 .PHONY: help setup wheel vllm test-vllm mlflow $(TRACKERS) test-trackers ray test-ray tasks test-tasks packs test-packs bench-learning walk-guides simulate bench-train gpu-report bench-gateway bench-plane chaos prometheus console chromium test-browser console-pictures check lint type imports generated pages site-links format test test-all test-slow nightly test-unit test-contract \
-	test-integration $(FAST) test-clients demo demo-base learning planning analyst up down env constraints docs shape
+	test-integration $(FAST) test-clients demo demo-base learning planning analyst self-learning up down env constraints docs shape
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -313,6 +313,9 @@ planning: $(STAMP) ## docs/planning.md: what planners of workflows learn in the 
 
 analyst: $(STAMP) ## docs/analyst.md: what mining finds in worlds whose truth is known, and how often it errs; an hour (ARGS=--help)
 	@$(BIN)/python -m tools.analyst.report $(ARGS)
+
+self-learning: $(STAMP) ## docs/self-learning-report.md: the help desk, from what goes wrong to what helped; an hour (ARGS=--help)
+	@$(BIN)/python -m tools.analyst.helpdesk $(ARGS)
 
 demo: $(STAMP) ## the whole loop on this machine, in minutes
 	@$(BIN)/ratchet demo $(ARGS)
