@@ -6,6 +6,7 @@ Everything follows from the seed, and what is in the folder already is not made 
 from __future__ import annotations
 
 import fcntl
+import gc
 import math
 import time
 import uuid
@@ -173,6 +174,7 @@ class Workshop:
         if folder.is_dir():
             return folder
         folder.parent.mkdir(parents=True, exist_ok=True)
+        gc.collect()  # models lie in reference cycles: a cell of many cycles would keep one of each
         torch.manual_seed(hyper.seed or 0)
         computed = time.process_time()
         rows = lesson.rows()
