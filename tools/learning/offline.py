@@ -79,23 +79,12 @@ class Sampler:
 
     @torch.inference_mode()
     def play(self, tasks: Sequence[Task], temperature: float) -> list[PlayedByPolicy]:
-        """Play every task once, in the order in which they close; tasks that come again wait for the first try of each,
-        and find their openings computed.
-        """
+        """Play every task once, in the order in which they close."""
         sampling = Sampling(temperature=temperature, max_tokens=self._engine.max_tokens)
         table = _Table(self._served.text, sampling)
-        first = {task.task_id: place for place, task in reversed([*enumerate(tasks)])}
-        fresh = [(place, task) for place, task in enumerate(tasks) if first[task.task_id] == place]
-        again = [(place, task) for place, task in enumerate(tasks) if first[task.task_id] != place]
-        for pile in (fresh, again):
-            self._play(pile, table)
-        return [seat.played() for seat in table.closed]
-
-    def _play(self, tasks: Sequence[tuple[int, Task]], table: _Table) -> None:
-        before, opened, pile = len(table.closed), 0, iter(tasks)
-        while len(table.closed) - before < len(tasks):
-            free = self._engine.seats - opened + len(table.closed) - before
-            fresh = [_seat(*task) for task in islice(pile, free)]
+        pile, opened = enumerate(tasks), 0
+        while len(table.closed) < len(tasks):
+            fresh = [_seat(*task) for task in islice(pile, self._engine.seats - opened + len(table.closed))]
             opened += len(fresh)
             table.ready += fresh
             if len(table.ready) >= self._engine.together or not len(self._batch):
@@ -106,6 +95,7 @@ class Sampler:
             joined = [update for alike in self._passes(jobs) for update in self._batch.join(alike)]
             for update in (*joined, *self._batch.step()):
                 update.job.on_progress(update)
+        return [seat.played() for seat in table.closed]
 
     def _passes(self, jobs: Sequence[Job]) -> list[list[Job]]:
         """The prompts that are computed together: the longest has at most twice the new tokens of the shortest."""
