@@ -46,7 +46,7 @@ def judged(**changes: float) -> str | None:
         ({}, None),
         ({"ess": 0.09}, "ess"),
         ({"ess": 0.09, "start_ess": 0.1}, None),
-        ({"approx_kl": 2.1}, "approx_kl"),
+        ({"approx_kl": 1.1}, "approx_kl"),
         ({"entropy": 1.7}, "policy_entropy"),
         ({"entropy": 0.0001}, "policy_entropy"),
         ({"grad_norm": 101.0}, "grad_norm"),

@@ -45,7 +45,7 @@ class Limits:
     """See `HealthLimits`; the defaults are those of the trainer."""
 
     min_ess: float = 0.1
-    max_kl: float = 2.0
+    max_kl: float = 1.0
     max_entropy_rise: float = 1.0
     min_entropy_share: float = 0.001
     max_gradient_growth: float = 100.0
