@@ -351,6 +351,7 @@ def plan() -> PlanOut:
         shape=ShapeOut(
             rewarded=1883,
             successes=1290,
+            new_successes=64,
             success_share=0.685,
             trainable=412,
             groups=120,

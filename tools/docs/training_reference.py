@@ -7,16 +7,14 @@ import inspect
 
 from ratchet.core.contract.training import Hyperparameters, Lora
 from ratchet.core.rules.algorithms import BUILT_IN
+from ratchet.core.rules.defaults import DEFAULTS
 from tools.docs.http_reference import table
 
+BY_ALGORITHM = "by algorithm, below"
 WORDS = {
-    "learning_rate": (
-        "sft 2e-4, reward_model 1e-4, dpo and kto 2e-5, others 5e-5; "
-        "with full_finetune sft and reward_model 2e-5, others 1e-6",
-        "Step size after warm-up.",
-    ),
-    "batch_size": ("16; policy gradients 32", "Examples, or trajectories, in a micro-batch; kto needs 2 or more."),
-    "epochs": ("3; policy gradients 2", "How often training goes through the data."),
+    "learning_rate": (BY_ALGORITHM, "Step size after warm-up."),
+    "batch_size": (BY_ALGORITHM, "Examples, or trajectories, in a micro-batch; kto needs 2 or more."),
+    "epochs": (BY_ALGORITHM, "How often training goes through the data."),
     "clip_epsilon": ("0.2", "The ratio to the policy at the start is clipped below 1 - this; above too, when given."),
     "clip_epsilon_high": ("0.28, or clip_epsilon when given", "The same above 1 + this."),
     "gamma": ("1", "Discount from turn to turn."),
@@ -103,6 +101,15 @@ def training_page() -> str:
         )
         for name in members
     ]
+    defaults = [
+        (
+            f"`{name}`",
+            *(f"{rate:g}" for rate in (row.learning_rate.adapter, row.learning_rate.full)),
+            *(str(number) for number in (row.batch_size, row.epochs)),
+            f"{row.evidence} ({row.source})" if row.source else row.evidence,
+        )
+        for name, row in DEFAULTS.items()
+    ]
     formats = [(f"`{one.name}`", f"`{one.learns_from}`") for one in BUILT_IN]
     return (
         "\n\n".join(
@@ -116,6 +123,9 @@ def training_page() -> str:
                 "`ratchet train ROLE --set NAME=VALUE`, or `hyperparameters` of a request. "
                 "A hyperparameter that the algorithm does not have is refused.",
                 table(("name", "type", "of", "default", ""), rows),
+                "## Defaults by algorithm",
+                "A row changes with what it rests on. `ratchet plan` proposes the first one whose data a role has.",
+                table(("algorithm", "adapter", "full_finetune", "batch_size", "epochs", "rests on"), defaults),
                 f"A new adapter: {', '.join(f'`{name}`' for name in Lora.__struct_fields__)}.",
             ]
         )

@@ -21,6 +21,7 @@ from ratchet.cli.output import (
     console,
     errors,
     follow_up,
+    plan_lines,
     print_answer,
     print_dry_run,
     print_json,
@@ -47,7 +48,7 @@ BaseModel = Annotated[
 ]
 Algorithm = Annotated[
     str,
-    typer.Option(help="sft, rloo, ppo, dpo, ...: any that workers offer; `auto`: what `ratchet plan` proposes."),
+    typer.Option(help="sft, rloo, ppo, dpo, ...: any that workers offer; `auto`: what `ratchet plan` proposes first."),
 ]
 Parameters = Annotated[
     list[str] | None, typer.Option("--set", help="Hyperparameter NAME=VALUE, repeatable: learning_rate=1e-5.")
@@ -69,7 +70,7 @@ TRAINER = "trainer_worker"
 def train(
     context: typer.Context,
     role: RolesArgument = None,
-    algorithm: Algorithm = "rloo",
+    algorithm: Algorithm = AUTO,
     base_model: BaseModel = "stable",
     *,
     dataset: dict[str, object],
@@ -173,13 +174,14 @@ def submit(
     endpoints = locate(directory)
     endpoints.require()
     body = _with_place(endpoints, body)
+    job = post(endpoints, "coordinator", f"/v1/jobs{'?dry_run=true' if dry_run else ''}", JobOut, body)
+    noted = job.request.metadata.notes if job.request.metadata is not None else None
+    planned = noted if body.get("algorithm") == AUTO else None
     if dry_run:
-        job = post(endpoints, "coordinator", "/v1/jobs?dry_run=true", JobOut, body)
-        noted = job.request.metadata.notes if job.request.metadata is not None else None
-        planned = noted if body.get("algorithm") == AUTO else None
         print_dry_run(f"POST {endpoints.url('coordinator')}/v1/jobs", body, as_json, planned)
         return
-    job = post(endpoints, "coordinator", "/v1/jobs", JobOut, body)
+    for line in plan_lines(planned) if planned else ():
+        errors.print(line, markup=False)
     if wait:
         job = wait_for(endpoints, job, timeout_s, directory, quiet=as_json)
     if as_json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import given, strategies as st
 from ratchet.core.contract.training import DatasetFilter
 from ratchet.core.datasets.domain.selection import Candidate, TrajectoryRules, select
 from ratchet.core.rules.algorithms import BUILT_IN
+from ratchet.core.rules.defaults import DEFAULTS
 from ratchet.rl_coordinator.jobs.domain.planning import (
     Shape,
     Tries,
@@ -28,7 +30,7 @@ from tests.support.training import AMOUNTS, NOON, registered
 PINNED_ARM = frozenset({"pinned"})
 OFFERED = frozenset(one.name for one in BUILT_IN)
 NOTHING = Shape(
-    tries=Tries(rewarded=0, successes=0, trainable=0, groups=0, mixed_groups=0, singletons=0),
+    tries=Tries(rewarded=0, successes=0, new_successes=0, trainable=0, groups=0, mixed_groups=0, singletons=0),
     pairs=0,
     thumbs_up=0,
     thumbs_down=0,
@@ -53,7 +55,15 @@ GRADIENT = {"rewarded": 1200, "successes": 60, "trainable": 1200, "groups": 160,
         (shaped(rewarded=1213, successes=762, pairs=900, mixed_groups=40, groups=160), "sft"),
         (shaped(rewarded=1213, successes=762, mixed_groups=40, groups=160, has_imitated=True), "rloo"),
         (shaped(rewarded=1213, successes=762, pairs=900, mixed_groups=40, groups=160, has_imitated=True), "dpo"),
-        (shaped(rewarded=1213, successes=762, has_imitated=True), "sft"),
+        (shaped(rewarded=1213, successes=762, has_imitated=True), None),
+        (
+            shaped(rewarded=1213, successes=762, new_successes=99, groups=160, mixed_groups=40, has_imitated=True),
+            "rloo",
+        ),
+        (
+            shaped(rewarded=1213, successes=762, new_successes=100, groups=160, mixed_groups=40, has_imitated=True),
+            "sft",
+        ),
         (shaped(rewarded=1000, successes=299), None),
         (shaped(rewarded=1000, successes=299, pairs=500), "dpo"),
         (shaped(rewarded=99, successes=99), None),
@@ -76,6 +86,21 @@ def test_what_is_proposed(shape: Shape, algorithm: str | None) -> None:
 def test_imitation_takes_successes_alone_and_the_others_take_everything() -> None:
     assert plan(shaped(rewarded=1213, successes=762), OFFERED).filter == DatasetFilter(min_reward=0.5)
     assert plan(shaped(**GRADIENT), OFFERED).filter is None
+
+
+def test_a_proposal_names_its_evidence_and_its_recipe() -> None:
+    proposal = plan(shaped(rewarded=1213, successes=762, mixed_groups=40, groups=160), OFFERED)
+    row = DEFAULTS["sft"]
+    assert proposal.chosen is not None
+    assert f"{row.evidence} ({row.source}); 3 passes in batches of 16 at 0.0002" in proposal.chosen.why
+
+
+def test_every_row_that_rests_on_a_page_names_one_of_its_sections() -> None:
+    for name, row in DEFAULTS.items():
+        page, _, section = row.source.partition("#")
+        if page:
+            headings = [line.lstrip("# ") for line in Path(page).read_text().splitlines() if line.startswith("#")]
+            assert section in {heading.lower().replace(" ", "-") for heading in headings}, name
 
 
 def test_every_offered_way_is_explained_with_its_numbers() -> None:
@@ -138,7 +163,7 @@ def test_tries_are_counted_by_task_without_what_teaches_nothing() -> None:
         candidate("unknown", "alone", 1.0, confidence=0.0),
     ]
     assert tries_of(stored, gradient(consumed=frozenset({"learnt from"}))) == Tries(
-        rewarded=7, successes=3, trainable=5, groups=2, mixed_groups=1, singletons=1
+        rewarded=7, successes=3, new_successes=2, trainable=5, groups=2, mixed_groups=1, singletons=1
     )
 
 

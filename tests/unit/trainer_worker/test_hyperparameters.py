@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from ratchet.core.contract import TrainingRequest
 from ratchet.core.contract.training import EvaluationResults, HealthLimits, Hyperparameters, Lora, ResourceUsage
 from ratchet.core.errors import InvalidMessage
-from ratchet.core.rules.algorithms import ALGORITHMS, GRADIENT_RATES, PREFERENCE_RATES, REWARD_RATES, SFT_RATES
+from ratchet.core.rules.algorithms import ALGORITHMS
+from ratchet.core.rules.defaults import DEFAULTS
 from ratchet.core.rules.figures import FIGURES
 from ratchet.core.rules.training_options import COSINE
 from ratchet.core.service.contracts import load_contracts
@@ -25,7 +26,7 @@ from ratchet.trainer_worker.training.algorithms import dpo, kto, load_train, ppo
 from ratchet.trainer_worker.training.child_run import ChildRun
 from ratchet.trainer_worker.training.learner.losses import Objective
 from ratchet.trainer_worker.training.learner.update import RAMP_STEPS, UpdateOptions
-from ratchet.trainer_worker.training.loop import EPOCHS, WARMUP_STEPS, WEIGHT_DECAY
+from ratchet.trainer_worker.training.loop import WARMUP_STEPS, WEIGHT_DECAY
 from ratchet.trainer_worker.training.policy import load_policy
 from tests.support.snapshot_rows import call, label_row, pair_row, trajectory_row
 from tests.support.tiny_models import chat_texts, write_tiny_model
@@ -41,7 +42,7 @@ ASKED: dict[str, Any] = {
     "seed": 17,
     "lora": Lora(r=3, alpha=7, dropout=0.125, target_modules=["q_proj", "v_proj"], use_rslora=True, use_dora=True),
     "full_finetune": True,
-    "max_steps": 1,
+    "max_steps": 5,
     "gradient_accumulation": 2,
     "max_length": 90,
     "pass_tokens": 40,
@@ -122,9 +123,10 @@ def test_each_value_that_is_asked_for_is_the_one_that_trains(
     expected = adapter | {"lora": msgspec.structs.asdict(lora), "full_finetune": False}
     assert {name: reported[name] for name in expected} == expected
     # What no request names shapes a training as well.
-    # One train step under a ramp of four has a quarter of the rate.
-    unnamed = {"adam_betas": [0.9, 0.98], "min_lr_rate": 0.1, "mean_learning_rate": 3e-4 / 4}
+    unnamed = {"adam_betas": [0.9, 0.98], "min_lr_rate": 0.1}
     assert {name: reported[name] for name in unnamed} == unnamed
+    # Five train steps, of which four are a ramp: shares of .25, .5, .75, 1 and 1.
+    assert reported["mean_learning_rate"] == pytest.approx(3e-4 * 0.7)
     assert "health" in reported
     without_limit = {"full_finetune": True, "batch_size": 8, "epochs": 1}
     assert effective(algorithm, base, data, tmp_path / "full", **without_limit)["full_finetune"] is True
@@ -213,11 +215,7 @@ def test_the_batch_that_a_retry_halves_is_the_one_that_an_algorithm_takes(
 
 
 PAGE = training_page()
-GRADIENT, LOSS, LORA = UpdateOptions(GRADIENT_RATES.adapter, ALGORITHMS["rloo"].default_batch_size), Objective(), Lora()
-
-
-def rate(value: float) -> str:
-    return f"{value:.0e}".replace("e-0", "e-")
+GRADIENT, LOSS, LORA = UpdateOptions(1e-4, 128), Objective(), Lora()
 
 
 def default_of(name: str) -> str:
@@ -228,15 +226,6 @@ def default_of(name: str) -> str:
 @pytest.mark.parametrize(
     ("name", "default"),
     [
-        (
-            "learning_rate",
-            f"sft {rate(SFT_RATES.adapter)}, reward_model {rate(REWARD_RATES.adapter)}, "
-            f"dpo and kto {rate(PREFERENCE_RATES.adapter)}, others {rate(GRADIENT_RATES.adapter)}; "
-            f"with full_finetune sft and reward_model {rate(SFT_RATES.full)}, "
-            f"others {rate(GRADIENT_RATES.full)}",
-        ),
-        ("batch_size", f"{ALGORITHMS['sft'].default_batch_size}; policy gradients {GRADIENT.batch_size}"),
-        ("epochs", f"{EPOCHS}; policy gradients {GRADIENT.epochs}"),
         ("clip_epsilon", f"{LOSS.clip_low:g}"),
         ("clip_epsilon_high", f"{LOSS.clip_high:g}, or clip_epsilon when given"),
         ("gamma", f"{ppo.GAMMA:g}"),
@@ -258,6 +247,14 @@ def test_a_documented_default_is_the_trainers(name: str, default: str) -> None:
 
 
 def test_dpo_and_kto_share_their_documented_defaults() -> None:
-    assert REWARD_RATES.full == SFT_RATES.full
-    assert len({ALGORITHMS[name].default_batch_size for name in ("sft", "dpo", "kto")}) == 1
     assert dpo.BETA == kto.BETA
+
+
+def test_the_page_shows_every_row_of_the_defaults() -> None:
+    for name, row in DEFAULTS.items():
+        rates = f"{row.learning_rate.adapter:g} | {row.learning_rate.full:g}"
+        assert f"| `{name}` | {rates} | {row.batch_size} | {row.epochs} | {row.evidence}" in PAGE
+
+
+def test_every_algorithm_that_trains_weights_has_a_row_of_defaults() -> None:
+    assert {*DEFAULTS} == {name for name, one in ALGORITHMS.items() if one.trains_weights}

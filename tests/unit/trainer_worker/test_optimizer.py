@@ -38,8 +38,14 @@ def test_each_scheduler_falls_in_its_own_way() -> None:
     assert cosine[-1] < linear[-1] < MIN_RATE + 0.01
 
 
-def test_a_ramp_longer_than_the_job_never_reaches_the_rate() -> None:
-    assert shares("linear", 8, 3) == pytest.approx([1 / 8, 2 / 8, 3 / 8])
+@pytest.mark.parametrize(("ramp", "total"), [(8, 3), (3, 3), (2, 1)])
+def test_a_ramp_as_long_as_the_job_is_refused(ramp: int, total: int) -> None:
+    with pytest.raises(ValueError, match=f"warmup_steps {ramp} is no less than the {total} train step"):
+        Schedule.of("linear", ramp, total, 8)
+
+
+def test_one_step_of_ramp_is_none() -> None:
+    assert shares("linear", 1, 1) == [1.0]
 
 
 def test_matrices_decay_and_vectors_do_not() -> None:

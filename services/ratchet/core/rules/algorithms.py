@@ -13,6 +13,7 @@ from ratchet.core.contract.snapshot import EXECUTIONS, LABELS, PAIRS, TRAJECTORI
 from ratchet.core.contract.training import Hyperparameters
 from ratchet.core.errors import ConfigError
 from ratchet.core.plugins import Misfit, PluginTable
+from ratchet.core.rules.defaults import DEFAULTS, LearningRates
 
 COMMON = frozenset(
     {
@@ -55,29 +56,6 @@ OF_LOSSES = frozenset({"max_loss_rise", "max_gradient_growth"})
 """Limits of `health` for a training whose losses can be compared from step to step."""
 
 
-@dataclass(frozen=True, slots=True)
-class LearningRates:
-    """The learning rates of jobs that name none."""
-
-    adapter: float
-    full: float
-    """Of a full fine-tune."""
-
-    def rate_of(self, hyperparameters: Hyperparameters) -> float:
-        """The learning rate that a job trains with."""
-        plain = self.full if hyperparameters.full_finetune else self.adapter
-        return hyperparameters.learning_rate or plain
-
-
-SFT_RATES = LearningRates(adapter=2e-4, full=2e-5)
-GRADIENT_RATES = LearningRates(adapter=5e-5, full=1e-6)
-"""Of policy gradients."""
-PREFERENCE_RATES = LearningRates(adapter=2e-5, full=1e-6)
-"""Of dpo and kto."""
-REWARD_RATES = LearningRates(adapter=1e-4, full=2e-5)
-"""Of reward models."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Algorithm:
     """A training algorithm, as all services know it."""
@@ -95,6 +73,8 @@ class Algorithm:
     """`batch_size` of a job that names none."""
     default_learning_rates: LearningRates | None = None
     """None: only its code knows them, so that a job without `learning_rate` that diverged is not tried with half."""
+    default_epochs: int = 3
+    """`epochs` of a job that names none."""
     least_batch_size: int = 1
     holds_out: bool = False
     """It can be evaluated on a part of its data that is held out (`evaluation.holdout_size`)."""
@@ -138,8 +118,9 @@ def _policy_gradient(name: str, hyperparameters: frozenset[str]) -> Algorithm:
         learns_from=TRAJECTORIES,
         hyperparameters=hyperparameters,
         needs_token_ids=True,
-        default_batch_size=32,
-        default_learning_rates=GRADIENT_RATES,
+        default_batch_size=DEFAULTS[name].batch_size,
+        default_learning_rates=DEFAULTS[name].learning_rate,
+        default_epochs=DEFAULTS[name].epochs,
         holds_out=True,
         health_limits=frozenset(
             {"min_ess", "max_kl", "max_entropy_rise", "min_entropy_share", "max_gradient_growth", "independent_metric"}
@@ -166,8 +147,9 @@ BUILT_IN = (
         learns_from=TRAJECTORIES,
         hyperparameters=frozenset(),
         needs_token_ids=False,
-        default_batch_size=16,
-        default_learning_rates=SFT_RATES,
+        default_batch_size=DEFAULTS["sft"].batch_size,
+        default_learning_rates=DEFAULTS["sft"].learning_rate,
+        default_epochs=DEFAULTS["sft"].epochs,
         holds_out=True,
         health_limits=OF_LOSSES | {"max_entropy_rise", "max_holdout_rise"},
         compares_losses=True,
@@ -182,8 +164,9 @@ BUILT_IN = (
         learns_from=PAIRS,
         hyperparameters=frozenset({"beta", "label_smoothing"}),
         needs_token_ids=False,
-        default_batch_size=16,
-        default_learning_rates=PREFERENCE_RATES,
+        default_batch_size=DEFAULTS["dpo"].batch_size,
+        default_learning_rates=DEFAULTS["dpo"].learning_rate,
+        default_epochs=DEFAULTS["dpo"].epochs,
         holds_out=True,
         health_limits=OF_LOSSES | {"max_entropy_rise", "max_holdout_rise"},
         compares_losses=True,
@@ -194,8 +177,9 @@ BUILT_IN = (
         learns_from=PAIRS,
         hyperparameters=frozenset({"center_rewards_coefficient"}),
         needs_token_ids=False,
-        default_batch_size=16,
-        default_learning_rates=REWARD_RATES,
+        default_batch_size=DEFAULTS["reward_model"].batch_size,
+        default_learning_rates=DEFAULTS["reward_model"].learning_rate,
+        default_epochs=DEFAULTS["reward_model"].epochs,
         holds_out=True,
         health_limits=OF_LOSSES | {"max_holdout_rise"},
         makes_reward_model=True,
@@ -207,8 +191,9 @@ BUILT_IN = (
         learns_from=LABELS,
         hyperparameters=frozenset({"beta", "desirable_weight", "undesirable_weight"}),
         needs_token_ids=False,
-        default_batch_size=16,
-        default_learning_rates=PREFERENCE_RATES,
+        default_batch_size=DEFAULTS["kto"].batch_size,
+        default_learning_rates=DEFAULTS["kto"].learning_rate,
+        default_epochs=DEFAULTS["kto"].epochs,
         least_batch_size=2,  # it compares the answers of a batch
         holds_out=True,
         health_limits=OF_LOSSES | {"max_entropy_rise", "max_holdout_rise"},

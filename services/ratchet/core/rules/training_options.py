@@ -72,6 +72,8 @@ _MOST: Mapping[str, int] = {
     "learning_rate": 10,
 }
 """Hyperparameter -> the most that it may be: beyond it something overflows, or the number is a slip of the pen."""
+LEAST_RATE = 1e-9
+"""A train step changes a weight by about the learning rate, and float32 holds .02 to 2e-9."""
 MOST_RANK = 1024
 """Of an adapter that is trained, imported or served: engines allocate by the rank before they read weights."""
 
@@ -136,6 +138,24 @@ def training_problems(config: TrainingConfig, algorithms: Mapping[str, Algorithm
     if compute.mixed_precision == "fp16":
         problems.append("fp16 is not supported: use bf16, which needs no loss scaling")
     return problems
+
+
+def ramp_problem(warmup_steps: int | None, steps: int) -> str | None:
+    """Why a ramp is none: it is as long as a training of so many train steps; None for one that ends before."""
+    if warmup_steps is None or warmup_steps < 2 or warmup_steps < steps:
+        return None
+    return (
+        f"warmup_steps {warmup_steps} is no less than the {steps} train step{'' if steps == 1 else 's'} of this"
+        " training, which would learn at a fraction of its rate: ask for fewer, or leave warmup_steps out"
+    )
+
+
+def most_steps(config: TrainingConfig, rows: int) -> int:
+    """Train steps of a training on so many rows, if it leaves none out."""
+    hyper, algorithm = config.hyperparameters, ALGORITHMS[config.algorithm]
+    size = (hyper.batch_size or algorithm.default_batch_size) * (hyper.gradient_accumulation or 1)
+    steps = (hyper.epochs or algorithm.default_epochs) * math.ceil(rows / size)
+    return min(steps, hyper.max_steps or steps)
 
 
 def _health_problems(health: HealthLimits | None, algorithm: Algorithm) -> Iterator[str]:
@@ -236,6 +256,10 @@ def _contradictions(hyper: Hyperparameters) -> Iterator[str]:
         value = getattr(hyper, name)
         if value not in (None, *choices):
             yield f"{name} must be one of {', '.join(choices)}, not {value!r}"
+    if hyper.learning_rate is not None and 0 < hyper.learning_rate < LEAST_RATE:
+        yield f"learning_rate {hyper.learning_rate:g} changes no weight: it is less than a float32 resolves"
+    if hyper.max_steps is not None and (problem := ramp_problem(hyper.warmup_steps, hyper.max_steps)) is not None:
+        yield problem
     yield from _left_out(hyper)
 
 

@@ -25,6 +25,7 @@ from ratchet.core.datasets.s3_snapshots import Snapshots
 from ratchet.core.datasets.selector import SnapshotPlan, SnapshotQuery, SnapshotSelector
 from ratchet.core.errors import DigestMismatch, NotFound, Rejected
 from ratchet.core.rules.algorithms import ALGORITHMS, dataset_format
+from ratchet.core.rules.training_options import most_steps, ramp_problem
 from ratchet.core.stores.policies import BlobStore, weights_behind
 from ratchet.rl_coordinator import metrics
 from ratchet.rl_coordinator.jobs.domain.requests import STREAM
@@ -244,8 +245,10 @@ def _refusal(
     if rows < least:
         return _shortage(query, plan, rows, left_out)
     lifted = config.hyperparameters.advantage_floor is not None  # solved groups teach then, too
-    if plan.teaching is None or plan.teaching >= least or lifted:
+    if plan.teaching is None or lifted:
         return None
+    if plan.teaching >= least:
+        return ramp_problem(config.hyperparameters.warmup_steps, most_steps(config, plan.teaching))
     return (
         f"only {plan.teaching} of {rows} chosen trajectories of role {role} can teach {algorithm}, which needs at least"
         f" {least}: the tries of every other task have equal rewards; collect more tries, or tries of other tasks"

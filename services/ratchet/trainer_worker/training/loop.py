@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ratchet.bus.message import JsonObject
 from ratchet.core.contract.training import HealthStop
-from ratchet.core.rules.algorithms import LearningRates
+from ratchet.core.rules.algorithms import ALGORITHMS, LearningRates
 from ratchet.core.rules.training_options import COSINE
 from ratchet.trainer_worker.errors import Diverged, StopRequested, Unhealthy
 from ratchet.trainer_worker.job import JobSpec
@@ -33,7 +33,6 @@ from ratchet.trainer_worker.training.ranks import ALONE, Ranks
 
 WEIGHT_DECAY = 0.01
 MAX_GRAD_NORM = 1.0
-EPOCHS = 3
 WARMUP_STEPS = 20
 EVALUATIONS = 5
 """How often a training is judged by what is held out, where it does not say after how many train steps."""
@@ -162,7 +161,10 @@ class _Loop:
         self._learns, self._healthy = learns, healthy
         self._size, self._accumulation = spec.batch_size, hyper.gradient_accumulation or 1
         self._seed = hyper.seed or 0
-        self._epochs, self._max_steps = hyper.epochs or EPOCHS, hyper.max_steps
+        self._epochs, self._max_steps = (
+            hyper.epochs or ALGORITHMS[spec.config.algorithm].default_epochs,
+            hyper.max_steps,
+        )
         self._steps_per_epoch = math.ceil(math.ceil(lesson.examples / self._size) / self._accumulation)
         self.total = self._max_steps or self._epochs * self._steps_per_epoch
         ratio = options.warmup_ratio

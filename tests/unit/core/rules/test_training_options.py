@@ -22,7 +22,13 @@ from ratchet.core.contract.training import (
     TrainingConfig,
 )
 from ratchet.core.rules.algorithms import ALGORITHMS
-from ratchet.core.rules.training_options import evaluation_problems, request_problems, training_problems
+from ratchet.core.rules.training_options import (
+    evaluation_problems,
+    most_steps,
+    ramp_problem,
+    request_problems,
+    training_problems,
+)
 from tests.support.training import request
 
 OF_WEIGHTS = [name for name, algorithm in ALGORITHMS.items() if algorithm.trains_weights]
@@ -72,6 +78,14 @@ def config(algorithm: str = "rloo", compute: Compute | None = None, **hyper: Any
         (config(beta=0.1), "rloo has no hyperparameter beta"),
         (config(learning_rate=0.0), "learning_rate must be above 0, not 0"),
         (config(learning_rate=math.inf), "learning_rate must be a finite number"),
+        (config(learning_rate=1e-10), "learning_rate 1e-10 changes no weight: it is less than a float32 resolves"),
+        (
+            config(warmup_steps=8, max_steps=8),
+            "warmup_steps 8 is no less than the 8 train steps of this training, which would learn at a fraction of its"
+            " rate: ask for fewer, or leave warmup_steps out",
+        ),
+        (config(lr_scheduler="polynomial"), "lr_scheduler must be one of linear, constant, cosine, not 'polynomial'"),
+        (config(weight_decay=1.5), "weight_decay must lie in 0..1, not 1.5"),
         (config(batch_size=0), "batch_size must be above 0, not 0"),
         (config(batch_size=10**20), f"batch_size must be at most 1000000, not {10**20}"),
         (config(gradient_accumulation=10**7), "gradient_accumulation must be at most 1000000, not 10000000"),
@@ -103,6 +117,29 @@ def config(algorithm: str = "rloo", compute: Compute | None = None, **hyper: Any
 )
 def test_each_impossible_option_has_its_reason(given: TrainingConfig, reason: str) -> None:
     assert training_problems(given) == [reason]
+
+
+@pytest.mark.parametrize(
+    ("given", "rows", "steps"),
+    [
+        (config(), 128, 1),
+        (config(epochs=3), 129, 6),
+        (config(batch_size=4, gradient_accumulation=2), 17, 3),
+        (config("sft", max_steps=5), 1000, 5),
+        (config("sft", max_steps=500), 32, 6),
+    ],
+)
+def test_train_steps_are_counted_before_there_is_a_job(given: TrainingConfig, rows: int, steps: int) -> None:
+    assert most_steps(given, rows) == steps
+
+
+def test_a_ramp_that_ends_before_the_training_is_no_problem() -> None:
+    assert ramp_problem(None, 1) is ramp_problem(0, 1) is ramp_problem(1, 1) is ramp_problem(7, 8) is None
+
+
+@pytest.mark.parametrize("algorithm", ["sft", "rloo", "grpo", "reinforce", "ppo", "dpo", "kto", "reward_model"])
+def test_every_algorithm_of_weights_takes_a_scheduler_and_weight_decay(algorithm: str) -> None:
+    assert not training_problems(config(algorithm, lr_scheduler="cosine", weight_decay=0.1))
 
 
 @pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if not ALGORITHMS[name].holds_out])

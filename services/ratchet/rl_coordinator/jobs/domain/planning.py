@@ -1,17 +1,16 @@
 """Which algorithm and which data fit what a role has, and why not the others.
 
-The limits decide a proposal; a person may ask for anything else. Where they come from: imitating 762 solved tickets
-of 1,213 gave .98 greedy where policy gradients on the same data gave .85 to .90 (100 successes and a share of .3 are
-judgement below that); 194 held-out pairs show a win rate of .60 with a power of .8, and a third held out leaves 500
-pairs; groups of equal reward have no gradient, and the smallest cycle that learnt had 40 tasks (20 groups that
-differ); 200 single tries are six batches of 32; thumbs are compared by kind within a batch. Below an effective sample
-size of .3 few rows carry the update. Imitation comes first once in a lineage, afterwards what can do better than its
-teachers.
+The table of `rules/defaults.toml` decides: its order, the least data of each row, and what a row rests on. A person
+may ask for anything else. Where the least amounts come from: imitating 762 solved tickets of 1,213 gave .98 greedy
+where policy gradients on the same data gave .85 to .90 (100 successes and a share of .3 are judgement below that); 194
+held-out pairs show a win rate of .60 with a power of .8, and a third held out leaves 500 pairs; groups of equal reward
+have no gradient, and the smallest cycle that learnt had 40 tasks (20 groups that differ); 200 single tries are
+judgement; thumbs are compared by kind within a batch. Below an effective sample size of .3 few rows carry the update.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -20,22 +19,12 @@ from msgspec.structs import replace
 from ratchet.core.contract.training import DatasetFilter
 from ratchet.core.datasets.domain.reward_groups import RewardTally
 from ratchet.core.datasets.domain.selection import Candidate, TrajectoryRules, reason_against
+from ratchet.core.rules.defaults import DEFAULTS
 
 AUTO = "auto"
 """In the place of an algorithm: the planner's proposal."""
 SUCCESS = 0.5
 """A reward from here on is a success, which is worth imitating."""
-ENOUGH_SUCCESSES = 100
-"""Fewer to imitate teach their own wording."""
-SUCCESS_SHARE = 0.3
-"""Of a lower share of successes the rare ones alone remain: what they have in common may be that they are easy."""
-ENOUGH_PAIRS = 500
-"""Below, DPO shows little: a held-out win rate of .60 needs 194 held-out pairs for a power of .8."""
-MIXED_GROUPS = 20
-"""Groups whose tries differ: the others have no gradient. The smallest cycle that learnt had 40 tasks, half mixed."""
-ENOUGH_SINGLETONS = 200
-"""Lone tries compared with a baseline of their task: as many as make a cycle's batches."""
-ENOUGH_THUMBS, FEWEST_OF_A_KIND = 100, 10
 LEAST_ESS = 0.3
 """Effective share of the samples below which a policy gradient refuses data at its start."""
 OLD, MOST_OLD = 4, 0.5
@@ -50,6 +39,8 @@ class Tries:
     rewarded: int
     """Those for which something was known; pinned and mixed ones left out."""
     successes: int
+    new_successes: int
+    """Those from which the stable policy's lineage has not learnt."""
     trainable: int
     """Those of them that a policy gradient may use and the stable policy's lineage has not used."""
     groups: int
@@ -120,13 +111,10 @@ def plan(shape: Shape, offered: Collection[str], impossible: Mapping[str, str] |
 
     `impossible`: by algorithm, why a job would be refused although the shape fits.
     """
-    imitate = _imitate(shape)
-    first = [_prompt(shape), *([imitate] if not shape.has_imitated else [])]
     # Never proposed: what a role is trained for is the policy that serves it.
     scorer = f"{shape.pairs} preference pairs; it scores answers, and no role is served by it"
-    ranked = [*first, _pairs(shape), Verdict("reward_model", False, scorer)]
-    ranked += [_groups(shape), _singletons(shape), _thumbs(shape)]
-    ranked += [imitate] if shape.has_imitated else []
+    ranked = [_prompt(shape), *(JUDGES[name](shape) for name in DEFAULTS if name in JUDGES)]
+    ranked.append(Verdict("reward_model", False, scorer))
     chosen: Verdict | None = None
     rejected: list[Verdict] = []
     for verdict in ranked:
@@ -135,7 +123,7 @@ def plan(shape: Shape, offered: Collection[str], impossible: Mapping[str, str] |
             continue
         refused = (impossible or {}).get(name)
         if verdict.fits and not refused and chosen is None:
-            chosen = verdict
+            chosen = _with_evidence(verdict)
         elif verdict.fits:
             why = f"but {refused}" if refused else f"{chosen.algorithm} comes first" if chosen else ""
             rejected.append(Verdict(name, False, f"{verdict.why}; {why}"))
@@ -167,6 +155,9 @@ def tries_of(candidates: Sequence[Candidate], rules: TrajectoryRules) -> Tries:
     return Tries(
         rewarded=len(known),
         successes=sum(candidate.reward >= SUCCESS for candidate in known),
+        new_successes=sum(
+            candidate.reward >= SUCCESS and candidate.trajectory_id not in rules.consumed for candidate in known
+        ),
         trainable=len(trainable),
         groups=tasks.groups,
         mixed_groups=tasks.mixed_groups,
@@ -212,41 +203,71 @@ def _imitate(shape: Shape) -> Verdict:
     share = (
         f"{tries.successes} of {tries.rewarded} trajectories with a known outcome succeeded ({tries.success_share:.0%})"
     )
-    if tries.successes < ENOUGH_SUCCESSES:
-        return Verdict("sft", False, f"{share}; imitation needs {ENOUGH_SUCCESSES} successes")
-    if tries.success_share < SUCCESS_SHARE:
-        return Verdict("sft", False, f"{share}; below {SUCCESS_SHARE:.0%} those that succeed are the easy ones")
-    again = "; no other way fits, and there is more to imitate" if shape.has_imitated else ""
-    return Verdict("sft", True, f"{share}: imitating those alone is the baseline that RL has to beat{again}")
+    least = DEFAULTS["sft"].least
+    enough, least_share = least["successes"], least["success_share"]
+    if tries.successes < enough:
+        return Verdict("sft", False, f"{share}; imitation needs {enough:g} successes")
+    if tries.success_share < least_share:
+        return Verdict("sft", False, f"{share}; below {least_share:.0%} those that succeed are the easy ones")
+    if shape.has_imitated and tries.new_successes < enough:
+        return Verdict(
+            "sft", False, f"{share}, and {tries.new_successes} of these are new; it needs {enough:g} new ones"
+        )
+    return Verdict("sft", True, f"{share}: imitating those alone is the baseline that RL has to beat")
 
 
 def _pairs(shape: Shape) -> Verdict:
     counted = f"{shape.pairs} preference pairs"
-    if shape.pairs < ENOUGH_PAIRS:
-        return Verdict("dpo", False, f"{counted}; below {ENOUGH_PAIRS} it shows little")
+    enough = DEFAULTS["dpo"].least["pairs"]
+    if shape.pairs < enough:
+        return Verdict("dpo", False, f"{counted}; below {enough:g} it shows little")
     return Verdict("dpo", True, f"{counted} are enough to tell a win rate from chance")
 
 
 def _groups(shape: Shape) -> Verdict:
     mixed = f"{shape.tries.mixed_groups} of {shape.tries.groups} groups of trainable tries differ in reward"
-    if shape.tries.mixed_groups < MIXED_GROUPS:
-        return Verdict("rloo", False, f"{mixed}; it needs {MIXED_GROUPS}, for equal ones have no gradient")
+    enough = DEFAULTS["rloo"].least["mixed_groups"]
+    if shape.tries.mixed_groups < enough:
+        return Verdict("rloo", False, f"{mixed}; it needs {enough:g}, for equal ones have no gradient")
     return _unless_old("rloo", shape, f"{mixed}: each try is compared with the others at its task")
 
 
 def _singletons(shape: Shape) -> Verdict:
     counted = f"{shape.tries.singletons} tasks with a single trainable try"
-    if shape.tries.singletons < ENOUGH_SINGLETONS:
-        return Verdict("reinforce", False, f"{counted}; it needs {ENOUGH_SINGLETONS}")
+    enough = DEFAULTS["reinforce"].least["singletons"]
+    if shape.tries.singletons < enough:
+        return Verdict("reinforce", False, f"{counted}; it needs {enough:g}")
     return _unless_old("reinforce", shape, f"{counted}, each compared with the baseline of its task")
 
 
 def _thumbs(shape: Shape) -> Verdict:
     up, down = shape.thumbs_up, shape.thumbs_down
     counted = f"{up} thumbs up and {down} down"
-    if up + down < ENOUGH_THUMBS or min(up, down) < FEWEST_OF_A_KIND:
-        return Verdict("kto", False, f"{counted}; it needs {ENOUGH_THUMBS}, and {FEWEST_OF_A_KIND} of each kind")
+    least = DEFAULTS["kto"].least
+    enough, of_each = least["thumbs"], least["of_each_kind"]
+    if up + down < enough or min(up, down) < of_each:
+        return Verdict("kto", False, f"{counted}; it needs {enough:g}, and {of_each:g} of each kind")
     return Verdict("kto", True, counted)
+
+
+JUDGES: Mapping[str, Callable[[Shape], Verdict]] = {
+    "sft": _imitate,
+    "dpo": _pairs,
+    "rloo": _groups,
+    "reinforce": _singletons,
+    "kto": _thumbs,
+}
+"""By algorithm: whether the data carries it."""
+
+
+def _with_evidence(verdict: Verdict) -> Verdict:
+    """With what its row of the table is, and rests on."""
+    row = DEFAULTS.get(verdict.algorithm)
+    if row is None:
+        return verdict
+    passes = "1 pass" if row.epochs == 1 else f"{row.epochs} passes"
+    recipe = f"{passes} in batches of {row.batch_size} at {row.learning_rate.adapter:g} where the job names nothing"
+    return Verdict(verdict.algorithm, True, f"{verdict.why}; {row.evidence} ({row.source}); {recipe}")
 
 
 def _unless_old(algorithm: str, shape: Shape, why: str) -> Verdict:

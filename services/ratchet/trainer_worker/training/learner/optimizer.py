@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from ratchet.core.rules.training_options import CONSTANT, COSINE, LINEAR
+from ratchet.core.rules.training_options import CONSTANT, COSINE, LINEAR, ramp_problem
 
 ADAM_BETAS = (0.9, 0.98)
 MIN_RATE = 0.1
@@ -35,7 +35,12 @@ class Schedule:
 
     @classmethod
     def of(cls, scheduler: str, asked: int | None, total: int, most: int) -> Schedule:
-        """Where a job names no ramp it is a tenth of its train steps, and no more than `most`."""
+        """Where a job names no ramp it is a tenth of its train steps, and no more than `most`.
+
+        Raises `ValueError` for one that is as long as the job.
+        """
+        if problem := ramp_problem(asked, total):
+            raise ValueError(problem)
         return cls(scheduler, min(most, total // 10) if asked is None else asked, total)
 
     def share(self, number: int) -> float:

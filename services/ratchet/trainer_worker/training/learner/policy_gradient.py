@@ -15,7 +15,8 @@ import torch
 from ratchet.bus.message import JsonObject
 from ratchet.core.contract.snapshot import TrajectoryRow
 from ratchet.core.contract.training import HealthStop, Hyperparameters
-from ratchet.core.rules.algorithms import GRADIENT_RATES
+from ratchet.core.rules.algorithms import ALGORITHMS
+from ratchet.core.rules.defaults import DEFAULTS
 from ratchet.core.rules.training_options import BOTH, IMPORTANCE, NONE, REJECTION, SEQUENCE
 from ratchet.trainer_worker.errors import DataUnusable, EqualRewards, StopRequested, Unhealthy
 from ratchet.trainer_worker.job import JobSpec
@@ -191,12 +192,13 @@ def objective_of(hyper: Hyperparameters) -> Objective:
 def update_options(learning: Learning) -> UpdateOptions:
     """How a job asks to go through the rows; absent members have their defaults."""
     hyper = learning.hyper
-    plain = UpdateOptions(GRADIENT_RATES.rate_of(hyper), learning.spec.batch_size)
+    algorithm = learning.spec.config.algorithm
+    plain = UpdateOptions(DEFAULTS[algorithm].learning_rate.rate_of(hyper), learning.spec.batch_size)
     longest = max(row.trained for row in learning.data.rows)
     return UpdateOptions(
         learning_rate=plain.learning_rate,
         batch_size=plain.batch_size * (hyper.gradient_accumulation or 1),
-        epochs=hyper.epochs or plain.epochs,
+        epochs=hyper.epochs or ALGORITHMS[algorithm].default_epochs,
         max_steps=hyper.max_steps,
         accumulation=hyper.gradient_accumulation or plain.accumulation,
         max_grad_norm=hyper.max_grad_norm or plain.max_grad_norm,
