@@ -63,6 +63,8 @@ PAGE = ROOT / "docs" / "self-learning-report.md"
 ROLE, KIND = DEMO.world.role, "refund too late"
 A_DAY, AFTER = 1_280, 1_280
 """Tickets of each day of the history, and those that the new policy answers once it serves."""
+LIVE = 64
+"""Those of the first policy through the gateway: without any, no plan is approved."""
 AGES = (timedelta(hours=36), timedelta(hours=24))
 """How old the days are. The younger one is of the later window in the first analysis, of the earlier one afterwards."""
 CANARY = replace(
@@ -346,6 +348,7 @@ ACTS: Mapping[bool, Mapping[str, Callable[[Trial], Awaitable[Figures]]]] = {
     False: {
         "first_policy": Trial.first_policy,
         "past": Trial.past,
+        "live": lambda trial: trial.worked(799, LIVE),
         "harmful": lambda trial: trial.carried_out("bundle", 800),
         "meanwhile": lambda trial: trial.worked(801, A_DAY // 2),
     },

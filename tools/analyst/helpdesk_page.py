@@ -43,7 +43,8 @@ def _introduction(acts: Figures) -> list[str]:
         misjudges five kinds of tickets, "refund too late" among them: that is what is planted. It answers the tickets
         of two days, and the world verifies how each ends: {_failing(acts, DAYS[0], "@all")} of the first day's fail,
         and {_failing(acts, DAYS[1], "@all")} of the second's. It plays them when the run begins; they are imported with
-        times of the days before, else the run would take two days."""
+        times of the days before, else the run would take two days. {acts["live"]["tickets"]} more are answered live: a
+        plan for a role whose calls pass no gateway is not approved."""
     note = [acts["note"]] if "note" in acts else []
     return ["# Self-learning end to end, on the help desk", made, *note, planted]
 

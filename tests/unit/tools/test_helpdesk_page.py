@@ -50,6 +50,7 @@ def acts(state: str, seen_at: str) -> dict[str, Any]:
         "spent": {"wall_s": 60.0, "cpu_s": 60.0},
         "first_policy": {"policy": "helpdesk@1", "tickets": 5},
         "past": run,
+        "live": {"tickets": 2},
         "harmful": carried_out(plan("bundle", "rolled_back", bundle={"instructions": {"text": "Check."}})),
         "second": run,
         "helpful": helpful,
