@@ -437,6 +437,7 @@ def main() -> None:
         asyncio.run(run(arguments.directory.resolve(), records))
     finally:
         spent = {"cpu_s": before["cpu_s"] + _spent()["cpu_s"], "wall_s": before["wall_s"] + time.monotonic() - began}
+        spent["load"] = os.getloadavg()[2]
         records.keep("spent", spent)
         if "compared" in records.read():
             PAGE.write_text(page(records.read()), encoding="utf-8")

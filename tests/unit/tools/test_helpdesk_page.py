@@ -47,7 +47,7 @@ def acts(state: str, seen_at: str) -> dict[str, Any]:
     helpful = carried_out(plan("training", state, training=training)) | {"job": {"rows": 7, "seconds": 2.0}}
     return {
         "began": {"commit": "c", "at": AT, "cores": 2},
-        "spent": {"wall_s": 60.0, "cpu_s": 60.0},
+        "spent": {"wall_s": 60.0, "cpu_s": 60.0, "load": 2.0},
         "first_policy": {"policy": "helpdesk@1", "tickets": 5},
         "past": run,
         "live": {"tickets": 2},
