@@ -11,17 +11,20 @@ import argparse
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 REPOSITORY = Path(__file__).parents[2]
-NOT_RUN = "It was not run: this machine has no GPU that torch can use."
+NO_GPU = "This machine has no GPU that torch can use: nothing was run."
+NOT_RUN = "No machine with a GPU has run it yet."
 LINES = 20
 """Of a part's output, the last ones."""
 
@@ -99,25 +102,36 @@ def lacks(part: Part, machine: Machine) -> str | None:
 def show(part: Part, environment: Mapping[str, str]) -> Shown:
     """Run a part to its end or to its limit. A part whose tests were skipped has not passed."""
     began = time.monotonic()
-    try:
-        ran = subprocess.run(
-            part.command,
-            cwd=REPOSITORY,
-            env=environment,
-            timeout=part.limit_s,
-            check=False,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-    except subprocess.TimeoutExpired as late:
-        lines = (late.stdout or b"").decode(errors="replace").splitlines()[-LINES:]
-        return Shown(part.title, f"failed: not at its end after {part.limit_s} s", failed=True, output=lines)
-    lines = ran.stdout.decode(errors="replace").splitlines()[-LINES:]
+    code, output = _run(part, environment)
+    lines = output.decode(errors="replace").splitlines()[-LINES:]
     took = f"{time.monotonic() - began:.0f} s"
-    if ran.returncode:
-        return Shown(part.title, f"failed: exit code {ran.returncode}, {took}", failed=True, output=lines)
+    if code is None:
+        return Shown(part.title, f"failed: not at its end after {part.limit_s} s", failed=True, output=lines)
+    if code:
+        return Shown(part.title, f"failed: exit code {code}, {took}", failed=True, output=lines)
     skipped = re.search(r"\b\d+ skipped\b", lines[-1] if lines else "")
     return Shown(part.title, f"not run: {skipped[0]}, {took}" if skipped else f"passed, {took}", output=lines)
+
+
+def _run(part: Part, environment: Mapping[str, str]) -> tuple[int | None, bytes]:
+    """Exit code, None at the limit, and output. No process that it began is left."""
+    with subprocess.Popen(
+        part.command,
+        cwd=REPOSITORY,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    ) as ran:
+        try:
+            output, _ = ran.communicate(timeout=part.limit_s)
+            return ran.returncode, output
+        except subprocess.TimeoutExpired:
+            os.killpg(ran.pid, signal.SIGKILL)
+            return None, ran.communicate()[0]
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(ran.pid, signal.SIGKILL)
 
 
 def written(machine: Machine, shown: Sequence[Shown]) -> str:
@@ -135,7 +149,7 @@ def report(machine: Machine, parts: Sequence[Part], out: Path) -> int:
     """Run what can run, and write the report after every part; returns the exit code."""
     out.parent.mkdir(parents=True, exist_ok=True)
     if not machine.gpus:
-        sys.stdout.write(f"{NOT_RUN}\n")
+        sys.stdout.write(f"{NO_GPU}\n")
         if not out.exists():  # what another machine measured stays
             out.write_text(written(machine, ()))
         return 0

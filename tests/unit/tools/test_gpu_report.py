@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.bench.gpu_report import NOT_RUN, PARTS, Machine, Part, report
+from tests.bench.gpu_report import NO_GPU, NOT_RUN, PARTS, Machine, Part, report
 
 ONE_GPU = Machine(["a GPU"], vllm=None)
 
@@ -25,7 +27,7 @@ def test_a_machine_without_gpu_reports_that_nothing_ran(tmp_path: Path, capsys: 
     out = tmp_path / "docs" / "gpu-report.md"
     assert outcome(part("raise SystemExit(1)"), Machine([], vllm=None), out)[0] == 0
     assert NOT_RUN in out.read_text()
-    assert capsys.readouterr().out == f"{NOT_RUN}\n"
+    assert capsys.readouterr().out == f"{NO_GPU}\n"
 
 
 def test_a_machine_without_gpu_keeps_what_another_measured(tmp_path: Path) -> None:
@@ -40,7 +42,6 @@ def test_a_machine_without_gpu_keeps_what_another_measured(tmp_path: Path) -> No
         (part("print('12 tokens/s')"), 0, "| a part | passed, "),
         (part("print('2 passed, 1 skipped in 1 s')"), 0, "| a part | not run: 1 skipped, "),
         (part("raise SystemExit(3)"), 1, "| a part | failed: exit code 3, "),
-        (part("import time; print('begun', flush=True); time.sleep(600)", 5), 1, "failed: not at its end after 5 s"),
         (part("", gpus=2), 0, "| a part | not run: it needs 2 GPUs, and this machine has 1 |"),
         (part("", vllm=True), 0, "| a part | not run: no vLLM for CUDA is here"),
         (Part("a part", ("/no/python",), limit_s=1), 0, "| a part | not run: /no/python is missing"),
@@ -52,6 +53,19 @@ def test_every_outcome_of_a_part_is_in_the_report(one: Part, code: int, verdict:
     assert verdict in text
     if "print" in one.command[-1]:
         assert "```" in text
+
+
+@pytest.mark.slow
+def test_a_part_at_its_limit_fails_and_leaves_no_process(tmp_path: Path) -> None:
+    code = "import subprocess, time; print(subprocess.Popen(['sleep', '600']).pid, flush=True); time.sleep(600)"
+    ended, text = outcome(part(code, 30), ONE_GPU, tmp_path / "report.md")
+    assert ended == 1
+    assert "failed: not at its end after 30 s" in text
+    child = int(text.split("```")[1])
+    deadline = time.monotonic() + 60
+    while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def test_the_parts_name_what_exists_and_take_25_minutes_at_most() -> None:
