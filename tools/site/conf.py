@@ -66,6 +66,7 @@ PARTS = {
         "docs/learning",
         "docs/planning",
         "docs/analyst",
+        "docs/self-learning-report",
         "docs/training-speed",
         "docs/gpu-report",
         "docs/canary-simulation",

@@ -268,8 +268,8 @@ def notice(plan: Plan, *, on_vllm: bool) -> str:
             lines.append(f"Here vLLM serves, which took {took.minutes_on_vllm} minutes and 3.3 GB for itself.")
     if plan.precision != "bf16":
         lines.append(
-            "This processor multiplies in bfloat16 no faster, so the run is in float32: parts of it took two to three "
-            "times as long, in half as much memory again."
+            "This processor has no instructions for bfloat16, so the run is in float32: parts of it took two to three "
+            "times as long as in bfloat16 on a processor that has them, in half as much memory again."
         )
     return "\n".join(lines)
 
