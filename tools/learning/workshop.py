@@ -189,7 +189,7 @@ class Workshop:
             "train_s": round(time.monotonic() - began, 1),
             "processor_s": round(time.process_time() - computed, 1),
         }
-        stopped = {"stopped_early": 1.0} if outcome.health_stop is not None else {}
+        stopped = {"stopped_early": float(outcome.health_stop is not None)}
         with becoming(folder) as partial:
             save_policy(policy, partial, str(start.first))
             (partial / FIGURES).write_bytes(msgspec.json.encode({**outcome.metrics, **took, **stopped, **lesson.noted}))
