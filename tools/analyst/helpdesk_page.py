@@ -35,8 +35,8 @@ def page(acts: Figures) -> str:
 def _introduction(acts: Figures) -> list[str]:
     began, spent = acts["began"], acts["spent"]
     made = f"""Made by `make self-learning` at commit {began["commit"]}, {began["at"][:16].replace("T", " ")} UTC:
-        {spent["wall_s"] / 60:.0f} minutes on {began["cores"]} cores (at its end a load of {spent["load"]:.1f}, in the mean of 15
-        minutes), {spent["cpu_s"] / 60:.0f} minutes of processor time. Every service
+        {spent["wall_s"] / 60:.0f} minutes on {began["cores"]} cores (at its end a load of {spent["load"]:.1f}, in the
+        mean of 15 minutes), {spent["cpu_s"] / 60:.0f} minutes of processor time. Every service
         is real, and is used as people use it: `ratchet import`, `analyze`, `patterns`, `plans`, `rollout`."""
     planted = f"""The [help desk](../examples/helpdesk/README.md) has a policy of 0.7 million parameters. The first one,
         `{acts["first_policy"]["policy"]}`, imitates {acts["first_policy"]["tickets"]:,} tickets of a clerk who
