@@ -72,6 +72,13 @@ def test_the_importance_weight_is_truncated_and_detached() -> None:
     assert given.logprobs_N.grad.tolist() == pytest.approx([-1.0, -0.625])
 
 
+def test_few_rare_tokens_that_were_learnt_keep_the_effective_sample_size() -> None:
+    """Three of 600 went from .02 to .98: their whole weights, 49 each, would make it .08, below the limit of health."""
+    given = tokens([math.log(0.98)] * 3 + [0.0] * 597, [0.0] * 600, [math.log(0.02)] * 3 + [0.0] * 597, [1.0] * 600)
+    loss = policy_loss(given, PLAIN)
+    assert float(loss.weight_sum) ** 2 / (600 * float(loss.weight_square_sum)) > 0.99
+
+
 def test_cispo_by_hand() -> None:
     """Weights 1.5 and .5 with a bound of 1.28, times the log-probability; its gradient is the weighted advantage."""
     given = tokens([math.log(1.5), math.log(0.5)], [0.0, 0.0], [0.0, 0.0], [1.0, -1.0])

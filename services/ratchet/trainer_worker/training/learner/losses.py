@@ -77,7 +77,7 @@ class Loss:
     moved: Tensor
     """Sum of the estimate of KL(proximal || pi): how far the update has moved the policy."""
     weight_sum: Tensor
-    """Sum of exp(pi - mu), untruncated."""
+    """Sum of exp(pi - mu), of at most 1 + `clip_high`: a few rare tokens that were learnt would be the whole sum."""
     weight_square_sum: Tensor
     shift_R: Tensor
     """Mean of pi - proximal over each row's tokens."""
@@ -108,7 +108,7 @@ def policy_loss(tokens: Tokens, objective: Objective) -> Loss:
     with torch.no_grad():
         low = 0.0 if objective.surrogate == CISPO else 1 - objective.clip_low
         outside_N = (ratio_N < low) | (ratio_N > 1 + objective.clip_high)
-        now_N = _exp(tokens.logprobs_N - tokens.behavior_N)
+        now_N = _exp(tokens.logprobs_N - tokens.behavior_N).clamp(max=1 + objective.clip_high)
         moved_N = bounded_k3(tokens.proximal_N, tokens.logprobs_N)
         kl_M = tokens.logprobs_N.new_zeros(0)  # of the M tokens whose reference was scored
         if tokens.reference_N is not None:
