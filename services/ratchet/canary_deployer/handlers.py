@@ -52,8 +52,6 @@ class Handlers:
         if fenced(status, job):
             log.info("status of a fenced attempt", job=status.training_job_id, attempt=status.attempt)
             return ()
-        if job is not None and not job.request.offer:
-            return ()
         manifest = await asyncio.to_thread(self._read_manifest, status)
         now, cause = self.now(), received.as_cause()
         refusal = unservable(status, self.engine_kind_of(status.role))

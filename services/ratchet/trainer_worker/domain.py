@@ -158,6 +158,7 @@ class Frame:
             ),
             dataset_digest=snapshot.digest if snapshot else None,
             findings=(started.findings or None) if started else None,
+            offer=request.offer,
             **more,
         )
 

@@ -196,6 +196,7 @@ async def test_an_adapter_that_its_gates_have_refused_stays_refused_by_them() ->
         status(status="running"),
         status(status="failed"),
         status(artifacts=None),
+        status(offer=False),  # however long ago its job was forgotten
         status(artifacts=Artifacts(final_checkpoint="s3://b/r.json", digest=DIGEST, kind="reward_model")),
         status(artifacts=Artifacts(final_checkpoint="s3://b/r.json", kind="adapter")),
     ],
@@ -214,14 +215,6 @@ async def test_reward_model_is_no_version_of_its_role() -> None:
         await registrar.deliver(status(artifacts=Artifacts(final_checkpoint="s3://b/r.json", digest=DIGEST, kind=kind)))
         registered = await registrar.policies.versions("support")
         assert [policy.training_samples for policy in registered] == ([] if kind == "reward_model" else [None])
-
-
-async def test_a_policy_that_its_job_does_not_offer_is_no_version() -> None:
-    registrar = Registrar()
-    asked = msgspec.structs.replace(job().request, offer=False)
-    await Bucket(registrar.bus, JOBS, Job).put(JOB, job(request=asked))
-    assert await registrar.deliver(status()) == []
-    assert await registrar.policies.versions("support") == []
 
 
 async def test_the_status_of_a_fenced_attempt_is_ignored() -> None:

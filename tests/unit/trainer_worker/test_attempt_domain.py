@@ -80,6 +80,12 @@ def frame(price: float | None = None) -> Frame:
     return Frame(dispatch=dispatch(), worker=W1, begun_at=NOW, platform="linux", price_per_hour_usd=price)
 
 
+def test_statuses_of_a_job_that_offers_no_policy_carry_that() -> None:
+    asked = msgspec.structs.replace(dispatch(), request=request(offer=False))
+    assert not replace(frame(), dispatch=asked).status("completed", Report(), NOW).offer
+    assert frame().status("completed", Report(), NOW).offer
+
+
 @pytest.mark.parametrize(
     ("last", "code", "reason", "status", "error"),
     [

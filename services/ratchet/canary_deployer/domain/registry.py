@@ -26,9 +26,9 @@ PUBLIC = frozenset({"email", "phone"})
 
 
 def deployable(status: TrainingStatus) -> bool:
-    """Whether a status announces a policy: a completed job with a policy manifest."""
+    """Whether a status announces a policy: a completed job with a policy manifest, whose request offers it."""
     artifacts = status.artifacts
-    if status.status != "completed" or artifacts is None:
+    if status.status != "completed" or artifacts is None or not status.offer:
         return False
     return artifacts.kind in DEPLOYABLE and bool(artifacts.final_checkpoint) and bool(artifacts.digest)
 

@@ -566,6 +566,8 @@ class TrainingStatus(Message, frozen=True, kw_only=True, omit_defaults=True):
     """What the chat template loses of the data, or teaches by mistake: sentences, known before the first train step."""
     health_stop: HealthStop | None = None
     """A completed job has the weights of its `kept_step`."""
+    offer: bool = True
+    """As in the request: a result that is not offered is no version of its role."""
     stopping: Annotated[str, listed("after_step", "now")] | None = None
     """The worker has read a cancel, and ends the training: `after_step`, with a checkpoint, or `now`."""
 
