@@ -172,6 +172,20 @@ async def test_tries_that_are_mostly_rewarded_alike_are_refused_at_once(
         assert (await workshop.api.post("/v1/jobs", params={"dry_run": True}, json=lifted)).status_code == 200
 
 
+@pytest.mark.parametrize(("algorithm", "longest"), [("rloo", 1), ("sft", 6)])
+async def test_ramp_without_end_is_refused_at_once(
+    shared_settings: SharedSettings, bus: Bus, algorithm: str, longest: int
+) -> None:
+    """Sft makes up to one row of each turn: two batches of 16 in each of three epochs."""
+    facts = [fact for n in range(12) for fact in played(f"{n}", float(n % 2), task=f"task {n // 4}")]
+    async with stored(shared_settings, bus, facts), coordinating(shared_settings, bus, minimum_rows=8) as workshop:
+        hyper = {"warmup_steps": longest + 1} | ({"advantage_floor": 0.1} if algorithm == "rloo" else {})
+        asked = {"algorithm": algorithm, "base_model": "org/model", "role": ROLE, "hyperparameters": hyper}
+        refused = await workshop.api.post("/v1/jobs", json=asked)
+        assert refused.status_code == 409
+        assert f"is no less than the {longest} train step" in refused.json()["error"]["message"]
+
+
 async def test_job_that_nothing_can_teach_is_refused_at_once_with_the_reason(
     shared_settings: SharedSettings, bus: Bus
 ) -> None:

@@ -151,11 +151,12 @@ def ramp_problem(warmup_steps: int | None, steps: int) -> str | None:
 
 
 def most_steps(config: TrainingConfig, rows: int) -> int:
-    """Train steps of a training on so many rows, if it leaves none out."""
+    """Train steps of a training on so many rows, if it leaves none out. Policy gradients end with their epochs."""
     hyper, algorithm = config.hyperparameters, ALGORITHMS[config.algorithm]
     size = (hyper.batch_size or algorithm.default_batch_size) * (hyper.gradient_accumulation or 1)
     steps = (hyper.epochs or algorithm.default_epochs) * math.ceil(rows / size)
-    return min(steps, hyper.max_steps or steps)
+    asked = hyper.max_steps or steps
+    return min(steps, asked) if algorithm.needs_token_ids else asked
 
 
 def _health_problems(health: HealthLimits | None, algorithm: Algorithm) -> Iterator[str]:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ratchet.bus.connection import Bus
 from ratchet.core.contract.http.jobs import PreviewOut
 from ratchet.core.contract.policy_manifest import BUNDLE
-from ratchet.core.contract.snapshot import SNAPSHOT, SnapshotHeader, SnapshotManifest
+from ratchet.core.contract.snapshot import SNAPSHOT, TRAJECTORIES, SnapshotHeader, SnapshotManifest
 from ratchet.core.contract.state import Job, JobState
 from ratchet.core.contract.training import SnapshotRef, TrainingConfig, TrainingRequest
 from ratchet.core.datasets.domain.reward_groups import RewardTally
@@ -84,6 +84,8 @@ class Exporter:
             export = Export(ref, manifest.rows)
         else:
             export = await self._export(job.request, job.training_job_id, policies, start.parent)
+        if problem := _ramp_refusal(config, export.rows):
+            raise Rejected(problem)
         dataset = replace(config.dataset, snapshot=export.snapshot)
         resolved = replace(config, base_model=base_model, dataset=dataset)
 
@@ -245,14 +247,22 @@ def _refusal(
     if rows < least:
         return _shortage(query, plan, rows, left_out)
     lifted = config.hyperparameters.advantage_floor is not None  # solved groups teach then, too
-    if plan.teaching is None or lifted:
-        return None
-    if plan.teaching >= least:
-        return ramp_problem(config.hyperparameters.warmup_steps, most_steps(config, plan.teaching))
+    teaching = rows if plan.teaching is None or lifted else plan.teaching
+    if teaching >= least:
+        return _ramp_refusal(config, teaching, sum(plan.turns))
     return (
-        f"only {plan.teaching} of {rows} chosen trajectories of role {role} can teach {algorithm}, which needs at least"
+        f"only {teaching} of {rows} chosen trajectories of role {role} can teach {algorithm}, which needs at least"
         f" {least}: the tries of every other task have equal rewards; collect more tries, or tries of other tasks"
     )
+
+
+def _ramp_refusal(config: TrainingConfig, rows: int, turns: int | None = None) -> str | None:
+    """Why the ramp of a training on so many rows would not end. Imitation makes up to one row of each of its turns; of
+    how many is not known in a snapshot.
+    """
+    algorithm = ALGORITHMS[config.algorithm]
+    most = turns if algorithm.learns_from == TRAJECTORIES and not algorithm.needs_token_ids else rows
+    return None if most is None else ramp_problem(config.hyperparameters.warmup_steps, most_steps(config, most))
 
 
 def _shortage(query: SnapshotQuery, plan: SnapshotPlan, rows: int, left_out: Mapping[str, int]) -> str:

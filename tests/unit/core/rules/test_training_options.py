@@ -126,7 +126,8 @@ def test_each_impossible_option_has_its_reason(given: TrainingConfig, reason: st
         (config(epochs=3), 129, 6),
         (config(batch_size=4, gradient_accumulation=2), 17, 3),
         (config("sft", max_steps=5), 1000, 5),
-        (config("sft", max_steps=500), 32, 6),
+        (config("sft", max_steps=500), 32, 500),
+        (config(max_steps=500), 128, 1),
     ],
 )
 def test_train_steps_are_counted_before_there_is_a_job(given: TrainingConfig, rows: int, steps: int) -> None:
