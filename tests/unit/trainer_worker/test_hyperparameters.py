@@ -215,7 +215,7 @@ def test_the_batch_that_a_retry_halves_is_the_one_that_an_algorithm_takes(
 
 
 PAGE = training_page()
-GRADIENT, LOSS, LORA = UpdateOptions(1e-4, 128), Objective(), Lora()
+GRADIENT, LOSS, LORA = UpdateOptions(1e-4, 128, 1), Objective(), Lora()
 
 
 def default_of(name: str) -> str:

@@ -130,7 +130,7 @@ def entropy_gradient(coefficient: float) -> Tensor:
     update = Update(
         scorer,
         FixedRows(rows, *columns, None),
-        UpdateOptions(1e-3, 2, entropy_coefficient=coefficient, max_grad_norm=1e9),
+        UpdateOptions(1e-3, 2, 1, entropy_coefficient=coefficient, max_grad_norm=1e9),
     )
     update.measure()
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None])
@@ -163,7 +163,7 @@ def without_advantages(coefficient: float) -> Update:
     # The logged log-probabilities are zeros, so nothing is corrected for another policy.
     objective = Objective(importance_cap=None, rejection_window=None, kl_beta=0.0)
     options = UpdateOptions(
-        learning_rate=3e-3, batch_size=4, ramp_steps=1, entropy_coefficient=coefficient, objective=objective
+        learning_rate=3e-3, batch_size=4, epochs=1, ramp_steps=1, entropy_coefficient=coefficient, objective=objective
     )
     return Update(scorer, fixed, options)
 

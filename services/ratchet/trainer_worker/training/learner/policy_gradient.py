@@ -16,7 +16,6 @@ from ratchet.bus.message import JsonObject
 from ratchet.core.contract.snapshot import TrajectoryRow
 from ratchet.core.contract.training import HealthStop, Hyperparameters
 from ratchet.core.rules.algorithms import ALGORITHMS
-from ratchet.core.rules.defaults import DEFAULTS
 from ratchet.core.rules.training_options import BOTH, IMPORTANCE, NONE, REJECTION, SEQUENCE
 from ratchet.trainer_worker.errors import DataUnusable, EqualRewards, StopRequested, Unhealthy
 from ratchet.trainer_worker.job import JobSpec
@@ -190,15 +189,21 @@ def objective_of(hyper: Hyperparameters) -> Objective:
 
 
 def update_options(learning: Learning) -> UpdateOptions:
-    """How a job asks to go through the rows; absent members have their defaults."""
-    hyper = learning.hyper
-    algorithm = learning.spec.config.algorithm
-    plain = UpdateOptions(DEFAULTS[algorithm].learning_rate.rate_of(hyper), learning.spec.batch_size)
+    """How a job asks to go through the rows; absent members have their defaults.
+
+    Raises `ValueError` where neither the job nor the algorithm has a learning rate.
+    """
+    hyper, algorithm = learning.hyper, ALGORITHMS[learning.spec.config.algorithm]
+    rates = algorithm.default_learning_rates
+    rate = rates.rate_of(hyper) if rates is not None else hyper.learning_rate
+    if rate is None:
+        raise ValueError(f"{algorithm.name} declares no default_learning_rates: ask for a learning_rate")
+    plain = UpdateOptions(rate, learning.spec.batch_size, hyper.epochs or algorithm.default_epochs)
     longest = max(row.trained for row in learning.data.rows)
     return UpdateOptions(
         learning_rate=plain.learning_rate,
         batch_size=plain.batch_size * (hyper.gradient_accumulation or 1),
-        epochs=hyper.epochs or ALGORITHMS[algorithm].default_epochs,
+        epochs=plain.epochs,
         max_steps=hyper.max_steps,
         accumulation=hyper.gradient_accumulation or plain.accumulation,
         max_grad_norm=hyper.max_grad_norm or plain.max_grad_norm,

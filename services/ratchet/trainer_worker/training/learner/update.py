@@ -35,7 +35,7 @@ class UpdateOptions:
     learning_rate: float
     batch_size: int
     """Trajectories per train step, over all its micro-batches."""
-    epochs: int = 1
+    epochs: int
     max_steps: int | None = None
     accumulation: int = 1
     """Micro-batches per train step."""
