@@ -161,7 +161,7 @@ TRAVEL = Experiment(
     figures={
         "rows": "rows",
         "clip_fraction": "share of tokens clipped, last step",
-        "stopped_early": "1: ended by a limit of `health`",
+        "stopped_early": "share ended by a limit of `health`",
     },
 )
 PAIRS_CURVE = Experiment(
@@ -412,9 +412,13 @@ def all_cells() -> Iterator[Cell]:
 
 def read_results(file: Path) -> list[Result]:
     """Every cell that was measured, in the order of `all_cells`."""
+    return sorted(read_lines(file), key=lambda result: _PLACE[result.cell])
+
+
+def read_lines(file: Path) -> list[Result]:
+    """In the file's order; also of experiments that are no more."""
     lines = file.read_bytes().splitlines() if file.is_file() else []
-    results = [msgspec.json.decode(line, type=Result) for line in lines]
-    return sorted(results, key=lambda result: _PLACE[result.cell])
+    return [msgspec.json.decode(line, type=Result) for line in lines]
 
 
 def add_result(file: Path, result: Result) -> None:
@@ -434,6 +438,19 @@ def learner_digest() -> str:
     with as_file(folder) as root:
         sources = [(path.relative_to(root).as_posix(), path.read_bytes()) for path in sorted(root.rglob("*.py"))]
     return sha256(msgspec.json.encode(sources)).hexdigest()[:12]
+
+
+def missing_cells(results: Sequence[Result], experiments: Sequence[Experiment]) -> Mapping[str, Sequence[int]]:
+    """Seeds that were not measured, by experiment and variant."""
+    there = {result.cell for result in results}
+    seeds = {
+        f"{experiment.name}/{variant.name}": [
+            seed for seed in variant.seeds if Cell(experiment.name, variant.name, seed) not in there
+        ]
+        for experiment in experiments
+        for variant in experiment.variants
+    }
+    return {name: each for name, each in seeds.items() if each}
 
 
 def is_public(cell: Cell | Result) -> bool:

@@ -19,12 +19,10 @@ from tools.learning.cells import (
     PUBLIC,
     REJECTION,
     RLOO,
-    Cell,
     Experiment,
     Measured,
     Result,
-    all_cells,
-    is_public,
+    missing_cells,
 )
 from tools.learning.tables import cells_of, points
 
@@ -90,8 +88,41 @@ def draw_public(results: Sequence[Result]) -> str:
     """The sections, as Markdown. What was not measured is named."""
     parts = [_head(results)]
     for experiment in PUBLIC:
-        parts += [f"### {experiment.title}", experiment.asks, *_section(results, experiment)]
-    return "\n\n".join([*parts, _cells(results)])
+        if own := [result for result in results if result.experiment == experiment.name]:
+            parts += [f"### {experiment.title}", experiment.asks, *_section(own, experiment)]
+    return "\n\n".join([*parts, *_planned(results), _cells(results)])
+
+
+EARLIER = {
+    "bfcl": "BFCL, calls and refusals mixed; cycles of 160 tries",
+    "single-tries": "48 tries at the same tasks",
+    "retail": "tau-trait retail, one action; cycles of 160 tries",
+}
+"""What was measured, by names of experiments that are no more or have changed."""
+
+
+def draw_earlier(results: Sequence[Result]) -> str:
+    """What earlier recipes came to, as Markdown."""
+    heads = ["tasks", "policy", "seeds", "cycles", *(f"{mode}, {what}" for mode in MODES for what in ("start", "gain"))]
+    rows = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    groups: dict[tuple[str, str], list[Result]] = {}
+    for result in results:
+        groups.setdefault((result.experiment, result.variant), []).append(result)
+    for (experiment, variant), cells in groups.items():
+        cycle = min(len(cell.measured) for cell in cells) - 1
+        figures = [
+            f"{_solved([cell.measured[0] for cell in cells], mode)} | {gain} *{gain.verdict}*"
+            for mode in MODES
+            for gain in [gain_of(cells, cycle, mode)]
+        ]
+        rows.append(f"| {' | '.join([EARLIER[experiment], variant, str(len(cells)), str(cycle), *figures])} |")
+    return "\n".join([_EARLIER_HEAD, "", *rows])
+
+
+_EARLIER_HEAD = """### Earlier recipes
+
+What RL began with on public tasks, kept in [earlier.jsonl](learning/earlier.jsonl), each with the recipe of that
+time. Tasks and recipes of the sections above replaced them."""
 
 
 def _head(results: Sequence[Result]) -> str:
@@ -114,17 +145,13 @@ are trainings that a health check ended."""
 
 
 def _section(results: Sequence[Result], experiment: Experiment) -> Iterator[str]:
-    own = [result for result in results if result.experiment == experiment.name]
-    if not own:
-        yield "Not measured."
-        return
-    numbers = ", ".join(f"{name} {value:g}" for name, value in own[0].recipe.items())
+    numbers = ", ".join(f"{name} {value:g}" for name, value in results[0].recipe.items())
     yield f"Recipe: {numbers}; {experiment.cycles} cycles of {experiment.trajectories} tries."
     yield _table(results, experiment)
     yield "\n".join(_verdicts(results, experiment))
     if experiment.examined > 1:
         yield _curve(results, experiment)
-    yield from ("- refused: " + f"{one.variant}, seed {one.seed}: {one.refused}" for one in own if one.refused)
+    yield from ("- refused: " + f"{one.variant}, seed {one.seed}: {one.refused}" for one in results if one.refused)
 
 
 def _table(results: Sequence[Result], experiment: Experiment) -> str:
@@ -141,8 +168,7 @@ def _lines(
     results: Sequence[Result], experiment: Experiment
 ) -> Iterator[tuple[str, list[Measured], list[str], list[Result], int]]:
     """(name, exams, gains, cells, cycle): the model, the start, and the last policy of every variant."""
-    own = [result for result in results if result.experiment == experiment.name]
-    base = next((result.base for result in own if result.base is not None), None)
+    base = next((result.base for result in results if result.base is not None), None)
     if base is not None:
         yield UNTRAINED, [base], ["", ""], [], 0
     for name, cells, cycle in points(results, experiment):
@@ -221,14 +247,23 @@ def _curve(results: Sequence[Result], experiment: Experiment) -> str:
     return "\n".join(rows)
 
 
+def _planned(results: Sequence[Result]) -> Iterator[str]:
+    """Experiments of which cells are missing."""
+    rows = [
+        f"| {one.title} | {one.asks} | {sum(map(len, missing.values()))} of {sum(len(v.seeds) for v in one.variants)} |"
+        for one in PUBLIC
+        if (missing := missing_cells(results, [one]))
+    ]
+    if rows:
+        yield "### Planned"
+        yield "\n".join(["| tasks | what is asked | cells not measured |", "|---|---|---|", *rows])
+
+
 def _cells(results: Sequence[Result]) -> str:
-    there = {Cell(result.experiment, result.variant, result.seed) for result in results}
-    missing = [str(cell) for cell in all_cells() if is_public(cell) and cell not in there]
     learners = ", ".join(
         f"`{digest}` ({count})" for digest, count in Counter(result.learner for result in results).items()
     )
-    lines = [f"Not measured, {len(missing)}: {', '.join(missing)}."] if missing else []
-    lines += [f"Digest of the trainer's files at the time, and how many cells it made: {learners}."] if learners else []
+    lines = [f"Digest of the trainer's files at the time, and how many cells it made: {learners}."] if learners else []
     lines += [_versions(results[-1].versions)] if results else []
     return "\n".join(["### Cells on public tasks", "", *lines])
 

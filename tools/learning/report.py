@@ -33,15 +33,16 @@ from tools.learning.cells import (
     add_result,
     all_cells,
     is_public,
+    read_lines,
     read_results,
 )
-from tools.learning.public_tables import draw_public
+from tools.learning.public_tables import draw_earlier, draw_public
 from tools.learning.sweep import SWEEP, draw_sweep
 from tools.learning.tables import ClaimedRise, draw_tables
 from tools.learning.worlds import open_world
 
 REPORT, FOLDER = Path("docs", "learning.md"), Path("docs", "learning")
-CELLS = FOLDER / "cells.jsonl"
+CELLS, EARLIER = FOLDER / "cells.jsonl", FOLDER / "earlier.jsonl"
 WORK = Path(".cache", "learning")
 
 
@@ -77,7 +78,8 @@ def draw_report(root: Path = Path()) -> str:
     results = read_results(root / CELLS)
     public = draw_public([result for result in results if is_public(result)])
     own = draw_tables([result for result in results if not is_public(result)], claimed_rises())
-    return own + "".join(f"\n{part}\n" for part in (public, draw_sweep(root / SWEEP)) if part)
+    rest = (public, draw_earlier(read_lines(root / EARLIER)), draw_sweep(root / SWEEP))
+    return own + "".join(f"\n{part}\n" for part in rest if part)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

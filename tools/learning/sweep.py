@@ -17,6 +17,8 @@ from pathlib import Path
 
 import msgspec
 
+from tools.learning.worlds import PROCEDURAL
+
 SWEEP = Path("docs", "learning", "sweep.jsonl")
 WORK = Path(".cache", "sweep")
 QUESTIONS, TRIES = 32, 8
@@ -54,7 +56,6 @@ def try_task(name: str, work: Path) -> Tried:
     """Warm a policy up and let it try training questions."""
     # Torch takes seconds to import.
     from tools.learning.workshop import Workshop  # noqa: PLC0415
-    from tools.learning.worlds import PROCEDURAL  # noqa: PLC0415
 
     world = PROCEDURAL[name].world(0)
     workshop = Workshop(world, work / name)
@@ -94,14 +95,12 @@ def draw_sweep(file: Path) -> str:
         f" {one.success:.2f} | {one.reward:.2f} | {one.signal:.2f} |"
         for one in tried
     ]
-    return "\n".join([_HEAD, "", *rows])
+    head = f"""### Which tasks leave room to learn
 
-
-_HEAD = f"""### Which tasks leave room to learn
-
-Made by `python -m tools.learning.sweep`: after a short warm-up every procedural task is tried by sampling, {TRIES}
-times at {QUESTIONS} training questions. Groups with signal are questions whose tries got different rewards: others
-teach RLOO nothing. Tasks to learn were chosen from this table."""
+Made by `python -m tools.learning.sweep`: after a short warm-up a procedural task is tried by sampling, {TRIES} times
+at {QUESTIONS} training questions; {len({one.task for one in tried})} of {len(PROCEDURAL)} were. Groups with signal are
+questions whose tries got different rewards: others teach RLOO nothing."""
+    return "\n".join([head, "", *rows])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -112,8 +111,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     # Torch takes seconds to import.
     import torch  # noqa: PLC0415
-
-    from tools.learning.worlds import PROCEDURAL  # noqa: PLC0415
 
     torch.set_num_threads(1)
     known = {(one.task, one.demonstrations, one.steps) for one in read_tried(SWEEP)}

@@ -19,8 +19,7 @@ from tools.learning.cells import (
     Experiment,
     Measured,
     Result,
-    all_cells,
-    is_public,
+    missing_cells,
 )
 
 SAFE = 0.99
@@ -226,11 +225,9 @@ def _mean_of(exams: Sequence[Measured], mode: str, kind: str) -> str:
 
 
 def _cells(results: Sequence[Result]) -> str:
-    there = {(result.experiment, result.variant, result.seed) for result in results}
     missing = [
-        str(cell)
-        for cell in all_cells()
-        if not is_public(cell) and (cell.experiment, cell.variant, cell.seed) not in there
+        f"{name}, {'seeds' if len(seeds) > 1 else 'seed'} {', '.join(map(str, seeds))}"
+        for name, seeds in missing_cells(results, OWN).items()
     ]
     longest = max(result.seconds for result in results) / 60
     learners = ", ".join(
@@ -239,12 +236,11 @@ def _cells(results: Sequence[Result]) -> str:
     lines = [
         "## Cells",
         "",
-        f"{len(there)} cells were measured; the longest took {longest:.0f} minutes. Versions and machine stand in each"
-        " file.",
+        f"{len(results)} cells were measured; the longest took {longest:.0f} minutes. Each line names its versions.",
         f"Digest of the trainer's files at the time, and how many cells it made: {learners}.",
     ]
     if missing:
-        lines += ["", f"Not measured, {len(missing)}: {', '.join(missing)}."]
+        lines += ["", f"Not measured: {'; '.join(missing)}."]
     return "\n".join(lines)
 
 

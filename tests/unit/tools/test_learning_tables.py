@@ -97,8 +97,7 @@ def test_refused_training_is_named_with_its_reason_in_a_measured_cell() -> None:
     refused = result(2, "ppo", 10, refused="cycle 1: too far off-policy")
     text = draw_tables([*RESULTS, refused], [])
     assert "- refused: ppo, seed 2: cycle 1: too far off-policy" in text
-    assert "ppo/0" in text
-    assert "ppo/2" not in text
+    assert "algorithms/ppo, seeds 0, 1;" in text
 
 
 def test_a_cell_is_read_back_from_its_line_which_it_alone_has(tmp_path: Path) -> None:

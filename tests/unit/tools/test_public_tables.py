@@ -73,6 +73,11 @@ def test_rloo_stands_beside_rejection_sampling_of_the_same_seeds() -> None:
     assert "- rloo beside rejection sampling: greedy *not shown*, +0.25" in text
 
 
+def test_what_was_not_measured_is_planned() -> None:
+    text = draw_public([cell(RLOO, 0, "0001", "0011", "0111")])
+    assert "| 5 of 6 |" in text.partition("### Planned")[2]
+
+
 def test_a_refused_training_stands_with_its_reason() -> None:
     text = draw_public([cell(RLOO, 0, "0011", refused="cycle 1: it diverged")])
     assert "- refused: rloo, seed 0: cycle 1: it diverged" in text
