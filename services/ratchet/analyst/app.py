@@ -112,7 +112,7 @@ def assembled(settings: Settings, bus: Bus, warehouse: Warehouse, deployer: Depl
     stored = StoredEpisodes(warehouse)
     keys = known_keys(shared, NAME, connected)
     leadership = Leadership(ELECTION, Bucket(bus, LEADERS, Leader), f"http://{shared.http_host}:{settings.port}")
-    runs = _runs(shared, bus, warehouse, leadership)
+    runs = _runs(shared, bus, stored, leadership)
     waiting = Waiting(plans, deployer, coordinator, uses_gateway)
     looks = PatternRoutes(store, trail, runs, plans_of, is_known, bus.now)
     decisions = PlanRoutes(plans, store, trail, waiting, is_known, bus.now)
@@ -138,7 +138,7 @@ class Looking(Periodic):
             metrics.stepped_down()
 
 
-def _runs(shared: SharedSettings, bus: Bus, warehouse: Warehouse, leadership: Leadership) -> Runs:
+def _runs(shared: SharedSettings, bus: Bus, stored: StoredEpisodes, leadership: Leadership) -> Runs:
     routes, rewards = Bucket(bus, POLICIES, Route), Bucket(bus, BASELINES, RewardDrift)
 
     async def stable(role: str) -> str | None:
@@ -151,5 +151,4 @@ def _runs(shared: SharedSettings, bus: Bus, warehouse: Warehouse, leadership: Le
         return [metric.alert for metric in watched if metric.alert is not None]
 
     place = Place(url=shared.clickhouse_url, database=shared.clickhouse_database, timeout_s=shared.clickhouse_timeout_s)
-    stored = StoredEpisodes(warehouse)
     return Runs(PatternStore(bus), Trail(bus), leadership, stored, ask, stable, alerts, place, bus.now)

@@ -15,6 +15,7 @@ from pydantic import Field
 from ratchet.analyst.domain.plan import EXECUTING, REJECTED, approved, stepped
 from ratchet.analyst.domain.report import weekly_report
 from ratchet.analyst.domain.trail import step_event
+from ratchet.analyst.domain.windows import LENGTHS
 from ratchet.analyst.kv_patterns import PatternStore
 from ratchet.analyst.kv_plans import PlanStore
 from ratchet.analyst.mining.texts import sentence_of
@@ -28,7 +29,7 @@ from ratchet.core.rules.access import Caller, KeyScope, RoleSet
 from ratchet.core.rules.arms import ROLE
 from ratchet.core.service.control_api import ControlApi
 
-UNKNOWN_ROLE = {404: "The role has neither trajectories nor plans."}
+UNKNOWN_ROLE = {404: "The role has no recent trajectory, and no pattern or plan."}
 UNKNOWN = {404: "There is no such plan."}
 DECIDED = {
     **UNKNOWN,
@@ -135,4 +136,4 @@ class PlanRoutes:
 async def require_known(role: str, is_known: Callable[[str], Awaitable[bool]]) -> None:
     """A name without trajectories may be mistyped. Raises `NotFound`."""
     if not await is_known(role):
-        raise NotFound(f"the role {role} has no trajectory of the last 56 days: is its name written so?")
+        raise NotFound(f"the role {role} has no trajectory of the last {2 * LENGTHS[-1].days} days: is its name written so?")

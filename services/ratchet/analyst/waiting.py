@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from ratchet.analyst.domain.plan import APPROVED, DRAFT, EXECUTING, changes_policy
+from ratchet.analyst.domain.windows import LENGTHS
 from ratchet.analyst.executing import ENDINGS
 from ratchet.analyst.http_clients import Coordinator, Deployer
 from ratchet.analyst.kv_plans import PlanStore
@@ -14,8 +15,8 @@ from ratchet.core.contract.learning import AdaptationPlan
 from ratchet.core.errors import RatchetError
 
 NO_GATEWAY = (
-    "no call of the role went through the gateway within 28 days: a gate would refuse the plan, since no call can be"
-    " answered by its policy"
+    f"no call of the role went through the gateway within {LENGTHS[-1].days} days: a gate would refuse the plan, since"
+    " no call can be answered by its policy"
 )
 
 

@@ -79,7 +79,8 @@ class BundleRegistry:
         if asked.dry_run:
             same = await known(await self.policies.versions(role))
             policy = same or await build(await self.policies.next_version(role))
-            return BundleOut(policy=policy, bundle=bundle, new=same is None, warning=warning)
+            made = bundle if same is None else await self.bundles.bundle_of(same)
+            return BundleOut(policy=policy, bundle=made, new=same is None, warning=warning)
         if stable is None:
             await self._begin_as_sent(role)
         policy, new = await self.policies.register(role, known, build)

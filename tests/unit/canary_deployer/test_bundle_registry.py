@@ -177,9 +177,9 @@ async def test_one_key_is_one_version_whatever_became_of_it() -> None:
     scene = RegistryWorld()
     both = await asyncio.gather(*(scene.register(POLITE, key="plan-1") for _ in range(2)))
     await scene.world.policies.change_version(ROLE, 1, lambda known: msgspec.structs.replace(known, stage="refused"))
-    again = await scene.register(reply("Another text."), key="plan-1")
+    again = [await scene.register(reply("Another text."), key="plan-1", dry_run=dry_run) for dry_run in (True, False)]
     assert {made.policy.version for made in both} == {1}
-    assert (again.policy.version, again.new, again.bundle) == (1, False, POLITE)
+    assert [(made.policy.version, made.new, made.bundle) for made in again] == [(1, False, POLITE)] * 2
     assert (await scene.register(POLITE, key="plan-2")).policy.version == 2
 
 

@@ -194,7 +194,7 @@ class ShapeOut(Answer, frozen=True, kw_only=True):
     """Trajectories with a reward for which something was known."""
     successes: int
     """Those with a reward of at least .5."""
-    new_successes: int
+    new_successes: int = 0
     """Those from which the stable policy's lineage has not learnt."""
     success_share: float
     trainable: int
