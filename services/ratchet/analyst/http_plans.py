@@ -136,4 +136,6 @@ class PlanRoutes:
 async def require_known(role: str, is_known: Callable[[str], Awaitable[bool]]) -> None:
     """A name without trajectories may be mistyped. Raises `NotFound`."""
     if not await is_known(role):
-        raise NotFound(f"the role {role} has no trajectory of the last {2 * LENGTHS[-1].days} days: is its name written so?")
+        raise NotFound(
+            f"the role {role} has no trajectory of the last {2 * LENGTHS[-1].days} days: is its name written so?"
+        )

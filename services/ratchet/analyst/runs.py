@@ -93,13 +93,16 @@ class Runs:
             entry = await self._finished(role)
             looked = looking.at(entry.value if entry else None, self._now())
             chosen, counts = await self._windows(role, asked=asked)
+            revision = entry.revision if entry else None
             if min(counts) < FEW:
-                return await self._untested(role, chosen, counts, _too_few(chosen, counts))
-            if looked.last is not None and looked.windows is not None and chosen.until <= looked.windows.until:
-                return replace(looked.last, opened=[], closed=[], known=await self._open(role), note=LOOKED_AT)
-            if reason := looking.refusal(looked, asked=asked):
-                return await self._untested(role, chosen, counts, reason)
-            return await self._decided(role, looked, entry.revision if entry else None, chosen, asked=asked)
+                note = _too_few(chosen, counts)
+            elif looked.last is not None and looked.windows is not None and chosen.until <= looked.windows.until:
+                answer = replace(looked.last, opened=[], closed=[], note=LOOKED_AT)
+                return await self._untested(looked, revision, chosen, answer)
+            elif (note := looking.refusal(looked, asked=asked)) is None:
+                return await self._decided(role, looked, revision, chosen, asked=asked)
+            answer = looking.untested_answer(role, chosen, counts, note)
+            return await self._untested(looked, revision, chosen, answer)
 
     async def _windows(self, role: str, *, asked: bool) -> tuple[Windows, tuple[int, int]]:
         """The windows to look at, and how many trajectories they have: the longest ones where all have too few."""
@@ -111,22 +114,25 @@ class Runs:
         length = fitting(counts) or LENGTHS[-1]
         return windows(length, now, asked=asked), counts[length]
 
-    async def _open(self, role: str) -> list[str]:
-        return looking.open_ids(await self._store.open_of(role))
-
-    async def _untested(self, role: str, of: Windows, counts: tuple[int, int], note: str) -> AnalysisOut:
-        return AnalysisOut(
-            role=role,
-            since=of.since,
-            middle=of.middle,
-            until=of.until,
-            trajectories=[*counts],
-            tested=0,
-            opened=[],
-            known=await self._open(role),
-            closed=[],
-            note=note,
-        )
+    async def _untested(
+        self, looked: Looked, revision: int | None, chosen: Windows, answer: AnalysisOut
+    ) -> AnalysisOut:
+        """What alerts alone open."""
+        role, known = answer.role, [entry.value for entry in await self._store.every(lambda name: name == answer.role)]
+        warned = alerted(await self._alerts(role), known, (), chosen)
+        outcome = settled(known, warned, {}, chosen, await self._stable(role))
+        answer = replace(answer, known=looking.open_ids(known))
+        changed = tuple(pattern for pattern in outcome.changed if pattern not in known)
+        if not changed:
+            return answer
+        events = looking.changes(role, chosen, outcome, self._now())
+        pending = Pending(patterns=changed, events=tuple(events))
+        await self._lead.confirm()
+        with suppress(Conflict):  # another analyst has looked at the same
+            await self._store.keep_looked(role, replace(looked, pending=pending), revision)
+            answer = replace(answer, opened=[pattern.pattern_id for pattern in outcome.opened])
+        await self._finished(role)
+        return answer
 
     async def _decided(
         self, role: str, looked: Looked, revision: int | None, chosen: Windows, *, asked: bool

@@ -184,5 +184,6 @@ def triggers_of(triggers: Sequence[Trigger]) -> str:
 
 
 def effect_of(effect: Effect) -> str:
-    """A difference with its interval."""
-    return f"{effect.measure} {effect.value:+.3g}, between {effect.low:+.3g} and {effect.high:+.3g}"
+    """A difference, with its interval where it has one."""
+    interval = f", between {effect.low:+.3g} and {effect.high:+.3g}" if effect.low < effect.high else ""
+    return f"{effect.measure} {effect.value:+.3g}{interval}"

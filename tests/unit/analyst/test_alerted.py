@@ -10,7 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from ratchet.analyst.domain.patterns import Seen, pattern_id_of
-from ratchet.core.contract import Alert
+from ratchet.bus.testing.broker import Killed
+from ratchet.core.contract import Alert, LearningEvent
 from ratchet.core.contract.learning import Effect, Pattern, Trigger
 from tests.support.analyst_world import ROLE, START, AnalystWorld, pattern
 from tests.support.drift_worlds import Planted, alerts, rewards
@@ -65,6 +66,62 @@ async def test_a_warning_opens_a_pattern(planted: dict[str, float], finding: str
 async def test_what_is_over_good_or_older_than_the_windows_opens_none(changes: dict[str, Any]) -> None:
     _, warned = await opened(replace(raised(length=0.4), **changes))
     assert warned == []
+
+
+async def test_a_warning_opens_its_pattern_once_where_no_run_is_tested() -> None:
+    world = AnalystWorld()
+    world.trajectories, world.raised = (20, 20), [raised(length=0.4)]
+    first, again = await world.runs().run(ROLE), await world.runs().run(ROLE)
+    (warned,) = await world.patterns()
+    assert (first.opened, first.known, again.opened, again.known) == ([warned.pattern_id], [], [], first.opened)
+    assert first.note is not None
+    assert (warned.opened_at, warned.seen_at) == (START + HOUR, START + HOUR)
+    assert [event.what for event in world.bus.published(LearningEvent)] == ["pattern_opened"]
+
+
+async def test_a_warning_after_windows_were_looked_at_opens_its_pattern() -> None:
+    world, _ = await opened()
+    world.raised = [raised(length=0.4)]
+    answer = await world.runs().run(ROLE)
+    assert (len(answer.opened), len(world.asked)) == (1, 1)
+
+
+async def test_an_untested_run_that_is_killed_leaves_nothing_half_done() -> None:
+    whole = AnalystWorld()
+    whole.trajectories, whole.raised = (20, 20), [raised(length=0.4)]
+    await whole.runs().run(ROLE)
+    for number in range(1, whole.broker.faults.writes + 1):
+        world = AnalystWorld()
+        world.trajectories, world.raised, world.broker.faults.at = whole.trajectories, whole.raised, number
+        with pytest.raises(Killed):
+            await world.runs().run(ROLE)
+        await world.runs().run(ROLE)
+        assert await world.patterns() == await whole.patterns()
+        assert [event.event_id for event in world.bus.published(LearningEvent)] == [
+            event.event_id for event in whole.bus.published(LearningEvent)
+        ]
+    assert whole.broker.faults.writes == 4
+
+
+@pytest.mark.parametrize(
+    ("rises", "there", "gone"),
+    [(True, (10.0, 50.0), (-50.0, 10.0)), (False, (-50.0, -10.0), (-10.0, 50.0))],
+)
+async def test_a_warning_whose_mean_went_the_other_way_keeps_its_direction(
+    rises: bool, there: tuple[float, float], gone: tuple[float, float]
+) -> None:
+    """A few extreme values may move the mean against the ranks."""
+    alert = raised(length=0.4 if rises else -0.4)
+    assert alert.labels is not None
+    against = {"before": alert.labels["after"], "after": alert.labels["before"]}
+    world, (warned,) = await opened(replace(alert, labels={**alert.labels, **against}))
+    world.raised = []
+    for (low, high), state in ((there, "open"), (there, "open"), (gone, "open"), (gone, "closed")):
+        effect = Effect(measure="answer_chars", value=(low + high) / 2, low=low, high=high)
+        world.seen = {warned.pattern_id: Seen(share=1.0, count=300, effect=effect)}
+        world.now += HOUR
+        await world.runs().run(ROLE)
+        assert [each.state for each in await world.patterns()] == [state]
 
 
 async def test_an_alert_is_no_discovery_of_mining() -> None:

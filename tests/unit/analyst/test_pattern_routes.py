@@ -80,9 +80,7 @@ async def test_a_role_without_trajectories_is_not_found(http: httpx.AsyncClient,
     assert "suport has no trajectory of the last 56 days" in answer.text
 
 
-async def test_a_role_whose_trajectories_are_too_old_is_looked_at(
-    http: httpx.AsyncClient, world: AnalystWorld
-) -> None:
+async def test_a_role_whose_trajectories_are_too_old_is_looked_at(http: httpx.AsyncClient, world: AnalystWorld) -> None:
     await world.store.put(pattern(role="quiet"), None)
     assert (await http.post("/v1/analyses", json={"role": "quiet"})).status_code == 200
 

@@ -72,6 +72,7 @@ def _pattern(alert: Alert, role: str, windows: Windows) -> Pattern:
     is_component = finding in (COMPONENT_DIVERGED, COMPONENT_FELL)
     triggers = (Trigger(attribute="component", value=shift.metric),) if is_component else ()
     area, action, advice = advised(Hypothesis(kind, finding, measure, triggers, between_windows=True))
+    at = max(windows.until, alert.at)  # the last windows may have ended long before it
     moved = shift.after - shift.before
     moved = max(0.0, moved) if shift.rises else min(0.0, moved)  # the mean may have gone the other way
     return Pattern(
@@ -91,6 +92,6 @@ def _pattern(alert: Alert, role: str, windows: Windows) -> Pattern:
         evidence=shift.evidence[::-1],
         action=action,
         advice=advice,
-        opened_at=windows.until,
-        seen_at=windows.until,
+        opened_at=at,
+        seen_at=at,
     )

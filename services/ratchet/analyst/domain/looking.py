@@ -145,6 +145,20 @@ def answer_of(role: str, windows: Windows, mined: Mined, outcome: Outcome, known
     )
 
 
+def untested_answer(role: str, windows: Windows, counts: tuple[int, int], note: str) -> AnalysisOut:
+    return AnalysisOut(
+        role=role,
+        since=windows.since,
+        middle=windows.middle,
+        until=windows.until,
+        trajectories=[*counts],
+        tested=0,
+        opened=[],
+        closed=[],
+        note=note,
+    )
+
+
 def open_ids(patterns: Iterable[Pattern]) -> list[str]:
     return [pattern.pattern_id for pattern in patterns if pattern.state == OPEN]
 
@@ -166,6 +180,12 @@ def steps(role: str, windows: Windows, mined: Mined, outcome: Outcome, now: date
     opened, closed = len(outcome.opened), len(outcome.closed)
     tested = f"{mined.tested} claims tested: {opened} patterns opened, {closed} closed."
     yield step("analysis", "run", tested, tested=mined.tested, opened=opened, closed=closed)
+    yield from changes(role, windows, outcome, now)
+
+
+def changes(role: str, windows: Windows, outcome: Outcome, now: datetime) -> Iterator[LearningEvent]:
+    """The steps of patterns that opened and closed. An alert opens one once, whichever windows are the newest."""
+    run = f"{windows.since.isoformat()}/{windows.until.isoformat()}"
     for what, patterns in (("pattern_opened", outcome.opened), ("pattern_closed", outcome.closed)):
         for pattern in patterns:
             yield LearningEvent(
@@ -173,7 +193,7 @@ def steps(role: str, windows: Windows, mined: Mined, outcome: Outcome, now: date
                 phase="pattern_identification",
                 what=what,
                 summary=_summary(what, pattern),
-                key=f"{pattern.pattern_id}/{run}",
+                key=f"{pattern.pattern_id}/{pattern.alert_id or run}",
                 role=role,
                 pattern_id=pattern.pattern_id,
                 facts={"kind": pattern.kind, "share": pattern.share, "confidence": pattern.confidence},

@@ -16,6 +16,8 @@ OPEN, CLOSED, DISMISSED = "open", "closed", "dismissed"
 MOST_OPEN = 100
 """Of a role: what people shall act on they must be able to read. The dearest open first."""
 MOST_TREND = 60
+FALLS = frozenset({"reward_fell", "component_fell", "shorter_answers", "calls_fell"})
+"""Findings of alerts that a level fell: of one whose mean went the other way, the effect does not tell."""
 ALIKE = 0.5
 """Share of words that two clusters have in common, from which they are one."""
 
@@ -99,7 +101,12 @@ def _overlap(one: Pattern, other: Pattern) -> float:
 def _seen_again(before: Pattern, now: Pattern) -> Pattern:
     trend = before.trend if before.seen_at >= now.seen_at else (*before.trend, *now.trend)[-MOST_TREND:]
     return replace(
-        now, pattern_id=before.pattern_id, opened_at=before.opened_at, opened_under=before.opened_under, trend=trend
+        now,
+        pattern_id=before.pattern_id,
+        opened_at=before.opened_at,
+        opened_under=before.opened_under,
+        seen_at=max(before.seen_at, now.seen_at),
+        trend=trend,
     )
 
 
@@ -124,17 +131,21 @@ def _is_there(pattern: Pattern, effect: Effect) -> bool:
     """Whether the interval of its effect still lies on its side of zero; of what is rare, reaches where it lay."""
     if pattern.effect.measure == "share":
         return effect.low <= pattern.effect.high
-    return effect.low > 0 if pattern.effect.value > 0 else effect.high < 0
+    rises = pattern.effect.value > 0 or (not pattern.effect.value and pattern.finding not in FALLS)
+    return effect.low > 0 if rises else effect.high < 0
 
 
 def _is_gone(pattern: Pattern, seen: Seen) -> bool:
     """Whether nothing matches any more, or the interval excludes half of the effect that was borne out last. Of inputs
-    no effect is measured: that no run bears a shift out any more is what there is to know."""
+    no effect is measured, and an alert whose mean went the other way has none: that no run bears it out any more is
+    what there is to know."""
     if not seen.count or pattern.effect.measure == "inputs":
         return True
     if seen.effect is None:
         return False
     if pattern.effect.measure == "share":
         return seen.effect.low > pattern.effect.high
+    if not pattern.effect.value:
+        return True
     half = pattern.effect.value / 2
     return seen.effect.high < half if half > 0 else seen.effect.low > half

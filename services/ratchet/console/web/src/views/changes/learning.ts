@@ -23,14 +23,15 @@ export function costOf({ reward_cost: reward = 0, cost_usd: usd = 0 }: Pattern):
   return [...(reward > 0 ? [`${measure(reward)} of reward`] : []), ...(usd > 0 ? [dollars(usd)] : [])].join(", ") || "–";
 }
 
-/** A difference with its interval: failure +0.2 (0.1 to 0.3). */
+/** A difference, with its interval where it has one: failure +0.2 (0.1 to 0.3). */
 export function effectText(of: string, value: number, { low, high }: { low: number; high: number }): string {
-  return `${words(of)} ${value > 0 ? "+" : ""}${measure(value)} (${measure(low)} to ${measure(high)})`;
+  const interval = low < high ? ` (${measure(low)} to ${measure(high)})` : "";
+  return `${words(of)} ${value > 0 ? "+" : ""}${measure(value)}${interval}`;
 }
 
 /** What a plan promises at most. */
 export function promiseText({ measure: of, value, low, high }: Plan["expected"]): string {
-  return low === 0 && high === 0 ? "nothing that arms compare" : `at most ${effectText(of, value, { low, high })}`;
+  return value === 0 ? "nothing that arms compare" : `at most ${effectText(of, value, { low, high })}`;
 }
 
 /** Good only where the arms show that it helped, of whatever became of its policy. */
