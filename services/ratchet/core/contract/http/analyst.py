@@ -53,7 +53,7 @@ class AnalysisOut(Answer, frozen=True, kw_only=True):
     """Hypotheses."""
     opened: list[str]
     """Ids of patterns that are new."""
-    known: list[str] = []
+    known: list[str] = msgspec.field(default_factory=list[str])
     """Open ones that were there before."""
     closed: list[str]
     note: str | None
