@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from ratchet.core.rules.defaults import DEFAULTS
 from ratchet_helpdesk.heldout import GREEDY, SAMPLED
 from ratchet_helpdesk.world import MISJUDGED
 from tools.learning.cells import (
@@ -139,7 +140,7 @@ def draw_tables(results: Sequence[Result], claims: Sequence[ClaimedRise]) -> str
         parts += [f"## {experiment.title}", experiment.asks]
         if any(result.experiment == experiment.name for result in results):
             parts += [_means(results, experiment), *_notes(results, experiment)]
-    parts += [_kinds(results), _claims(results, claims), _cells(results)]
+    parts += [_kinds(results), _use(), _claims(results, claims), _cells(results)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -222,6 +223,21 @@ def _kinds(results: Sequence[Result]) -> str:
 
 def _mean_of(exams: Sequence[Measured], mode: str, kind: str) -> str:
     return f"{OverSeeds([exam.success(mode, kind).rate for exam in exams]).mean:.2f}"
+
+
+def _use() -> str:
+    """What a job trains with where it names nothing, and what that rests on."""
+    rows = ["| data, at least | algorithm | learning rate | batch | passes | rests on |", "|---" * 6 + "|"]
+    for name, row in DEFAULTS.items():
+        least = ", ".join(f"{label.replace('_', ' ')} {value:g}" for label, value in row.least.items())
+        rates = f"{row.learning_rate.adapter:g}; all weights {row.learning_rate.full:g}"
+        rows.append(f"| {least} | {name} | {rates} | {row.batch_size} | {row.epochs} | {row.evidence} |")
+    note = (
+        "`ratchet plan` proposes the first row whose data a role has, of those that name some. Figures order the rows;"
+        " all learning rates, batches, passes and least amounts are judgement, and no recipe above. No row asks for the"
+        " size of the model, the cost of a cycle or the rank of an adapter (16): nothing was measured that sets them."
+    )
+    return "\n".join(["## What to use when", "", note, "", *rows])
 
 
 def _cells(results: Sequence[Result]) -> str:
