@@ -36,13 +36,14 @@ from tools.learning.cells import (
     read_lines,
     read_results,
 )
+from tools.learning.pairs import draw_pairs
 from tools.learning.public_tables import draw_earlier, draw_public
 from tools.learning.sweep import SWEEP, draw_sweep
 from tools.learning.tables import ClaimedRise, draw_tables
 from tools.learning.worlds import open_world
 
 REPORT, FOLDER = Path("docs", "learning.md"), Path("docs", "learning")
-CELLS, EARLIER = FOLDER / "cells.jsonl", FOLDER / "earlier.jsonl"
+CELLS, EARLIER, PAIRS = FOLDER / "cells.jsonl", FOLDER / "earlier.jsonl", FOLDER / "pairs.json"
 WORK = Path(".cache", "learning")
 
 
@@ -78,7 +79,7 @@ def draw_report(root: Path = Path()) -> str:
     results = read_results(root / CELLS)
     public = draw_public([result for result in results if is_public(result)])
     own = draw_tables([result for result in results if not is_public(result)], claimed_rises())
-    rest = (public, draw_earlier(read_lines(root / EARLIER)), draw_sweep(root / SWEEP))
+    rest = (draw_pairs(root / PAIRS), public, draw_earlier(read_lines(root / EARLIER)), draw_sweep(root / SWEEP))
     return own + "".join(f"\n{part}\n" for part in rest if part)
 
 

@@ -137,9 +137,9 @@ def draw_tables(results: Sequence[Result], claims: Sequence[ClaimedRise]) -> str
     """The whole report as Markdown."""
     parts = [_head(results)]
     for experiment in OWN:
-        parts += [f"## {experiment.title}", experiment.asks]
         if any(result.experiment == experiment.name for result in results):
-            parts += [_means(results, experiment), *_notes(results, experiment)]
+            parts += [f"## {experiment.title}", experiment.asks, _means(results, experiment)]
+            parts += _notes(results, experiment)
     parts += [_kinds(results), _use(), _claims(results, claims), _cells(results)]
     return "\n\n".join(parts) + "\n"
 

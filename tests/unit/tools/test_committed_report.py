@@ -25,7 +25,7 @@ from tools.learning.cells import (
     read_results,
 )
 from tools.learning.public_tables import EARLIER as EXPERIMENTS_BEFORE
-from tools.learning.report import CELLS, EARLIER, FOLDER, REPORT, claimed_rises, draw_report
+from tools.learning.report import CELLS, EARLIER, FOLDER, PAIRS, REPORT, claimed_rises, draw_report
 from tools.learning.sweep import SWEEP
 from tools.learning.tables import ClaimedRise, safety
 from tools.learning.worlds.helpdesk import recipe_of
@@ -46,7 +46,7 @@ def test_the_report_is_drawn_from_the_cells() -> None:
 
 def test_every_line_is_a_cell_of_its_own() -> None:
     assert [str(result.cell) for result in EVERY] == sorted({str(result.cell) for result in EVERY}, key=ORDER.index)
-    assert {path.relative_to(ROOT) for path in (ROOT / FOLDER).iterdir()} == {CELLS, EARLIER, SWEEP}
+    assert {path.relative_to(ROOT) for path in (ROOT / FOLDER).iterdir()} == {CELLS, EARLIER, PAIRS, SWEEP}
 
 
 def test_the_figures_are_of_the_recipe_that_the_demo_has() -> None:
