@@ -1,6 +1,7 @@
 """The part that both clients share: it makes recorders, feedback and preferences, and queues their messages.
 
-Nothing here waits for the network or a disk, and nothing raises into the agent unless it asked for `strict`.
+Nothing here waits for the network or a disk, and nothing raises into the agent unless it asked for `strict`; an episode
+that is over is recorded whole or refused.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+import msgspec
 import structlog
 import uuid_utils
 
@@ -23,7 +25,7 @@ from ratchet.core.contract.erasure import AGENT, SESSION, USER
 from ratchet.core.contract.opt_out import EVERY_ROLE
 from ratchet.core.contract.reward import SOURCES, preference_id
 from ratchet.core.contract.trajectory import TaskContext, TrajectoryMetadata
-from ratchet.core.errors import Rejected
+from ratchet.core.errors import ContractError, Rejected
 from ratchet.core.rules.texts import user_ref
 from ratchet.core.service.logs import failure
 
@@ -176,24 +178,31 @@ class Recording:
 
         `context` is what `trajectory` takes, each action what `turn` takes, `outcome` a status or what `outcome` takes,
         `resources` what `usage` takes, and each feedback what `feedback` takes. Without `ended_at` it ends now, and
-        without `started_at` it took no time. Raises `Rejected` at once without any action, which is no trajectory, and
-        for instants that have no zone or go back.
+        without `started_at` it took no time. Raises `Rejected` at once, and records nothing, without any action, which
+        is no trajectory, for instants that have no zone or go back, and for a part of the wrong shape.
         """
         if not actions:
             raise Rejected("an episode has at least one action")
-        recorder = self.trajectory(**context)
-        if started_at is not None or ended_at is not None:
-            end = ended_at or self.now()
-            recorder.ran(started_at or end, end)
-        for action in actions:
-            recorder.turn(**action)
-        if outcome is not None:
-            recorder.outcome(**({"status": outcome} if isinstance(outcome, str) else outcome))
-        if resources is not None:
-            recorder.usage(**resources)
-        recorder.end()
-        for opinion in feedback if recorder.is_whole else ():
-            self.feedback(recorder.trajectory_id, **opinion)
+        made = list[Message]()
+        strictly = replace(self, strict=True, put=made.append)
+        try:
+            recorder = strictly.trajectory(**context)
+            if started_at is not None or ended_at is not None:
+                end = ended_at or self.now()
+                recorder.ran(started_at or end, end)
+            for action in actions:
+                recorder.turn(**action)
+            if outcome is not None:
+                recorder.outcome(**({"status": outcome} if isinstance(outcome, str) else outcome))
+            if resources is not None:
+                recorder.usage(**resources)
+            recorder.end()
+            for opinion in feedback:
+                strictly.feedback(recorder.trajectory_id, **opinion)
+        except (ContractError, msgspec.MsgspecError, AttributeError, TypeError, ValueError) as error:
+            raise Rejected(f"the episode is not recorded: {error}") from error
+        for message in made:
+            self.put(message)
         return recorder.trajectory_id
 
     def preference(  # noqa: PLR0913 - keywords: the members of a preference

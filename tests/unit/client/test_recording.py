@@ -57,13 +57,29 @@ def test_episode_is_a_trajectory_and_its_feedback() -> None:
     ]
 
 
-def test_episode_with_a_part_of_the_wrong_shape_is_not_recorded() -> None:
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"actions": [{"observation": "a", "action": {"typ": "x"}}]},
+        {"actions": [{"observation": "a"}]},
+        {"feedback": [{"stars": 4}, {"star": 3}]},
+        {"feedback": [{"stars": 9}]},
+        {"feedback": [{"thumbs": "up"}]},
+        {"feedback": [{"stars": 4, "thumbs": True}]},
+        {"feedback": [{"comment": "fine"}, {}]},
+        {"outcome": "nonsense"},
+        {"resources": {"token": 3}},
+        {"context": {"task": "t"}},
+        {"started_at": "2026-11-21T12:00:00Z"},
+    ],
+)
+@pytest.mark.parametrize("strict", [True, False])
+def test_episode_with_a_part_of_the_wrong_shape_is_refused_whole(part: dict[str, Any], strict: bool) -> None:
     put: list[Message] = []
-    made = recording(put, strict=False)
-    made.record_episode(
-        context={"task_id": "t"}, actions=[{"observation": "a", "action": {"typ": "x"}}], feedback=[{"stars": 1}]
-    )
-    assert (put, made.unrecordable) == ([], 1)
+    episode: dict[str, Any] = {"context": {"task_id": "t"}, "actions": [{"observation": "a", "action": "b"}]}
+    with pytest.raises(Rejected, match="not recorded"):
+        recording(put, strict=strict).record_episode(**{**episode, **part})
+    assert put == []
 
 
 def test_episode_has_the_start_and_the_end_that_are_given() -> None:
