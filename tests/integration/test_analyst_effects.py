@@ -31,7 +31,8 @@ from tests.support.running import connected, prepared_objects, prepared_warehous
 from tests.support.training import trajectory
 
 ROLE, ROLLOUT = "shop", named_id("rollout", 1)
-BEGAN = datetime(2026, 11, 2, 12, tzinfo=UTC)
+BEGAN = datetime.now(UTC).replace(microsecond=0) - timedelta(days=40)
+"""By the gateway's clock, which goes wrong."""
 HOUR = timedelta(hours=1)
 SIZE = 480
 
@@ -57,7 +58,7 @@ def start(name: str, arm: str, at: datetime, rollout_id: str = ROLLOUT) -> Start
 
 def rollout() -> list[Message]:
     """Half of the starts are about refunds, which fail at stable and succeed at the canary; each has a sub-agent, whose
-    run succeeds. Others were drawn in another rollout, or a moment ago."""
+    run succeeds. Others were drawn in another rollout."""
     drawn, facts = random.Random(1), list[Message]()
     for number in range(SIZE):
         at = BEGAN + timedelta(seconds=number)
@@ -67,33 +68,44 @@ def rollout() -> list[Message]:
         success = drawn.random() < (0.9 if number % 2 == 0 or arm == "canary" else 0.1)
         facts += [start(name, arm, at), run(name, about, success=success, at=at)]
         facts.append(run(named_id("child", number), about, success=True, at=at, recorded_as=name))
-    for number, (at, rollout_id) in enumerate([(BEGAN, named_id("rollout", 2)), (BEGAN + HOUR, ROLLOUT)] * 40):
-        name = started_id(at, SIZE + number)
-        facts += [start(name, "canary", at, rollout_id), run(name, "refund", success=False, at=at)]
+    return facts + others(SIZE, named_id("rollout", 2))
+
+
+def others(first: int, rollout_id: str) -> list[Message]:
+    """40 refunds that fail at the canary of a rollout."""
+    facts = list[Message]()
+    for number in range(first, first + 40):
+        name = started_id(BEGAN, number)
+        facts += [start(name, "canary", BEGAN, rollout_id), run(name, "refund", success=False, at=BEGAN)]
     return facts
 
 
 @pytest.mark.slow
 async def test_the_effect_is_of_the_starts_of_a_rollout(shared_settings: SharedSettings) -> None:
     prepared_objects(shared_settings)
-    facts = rollout()
-    runs = [fact for fact in facts if isinstance(fact, Trajectory)]
-    starts = [fact for fact in facts if isinstance(fact, Start)]
+    facts, late = rollout(), others(SIZE + 40, ROLLOUT)
+    runs = [fact for fact in facts + late if isinstance(fact, Trajectory)]
     async with (
         prepared_warehouse(shared_settings) as warehouse,
         connected(shared_settings, "analyst") as bus,
         stored(shared_settings, bus, runs),
     ):
-        await bus.publish_all(starts)
 
-        async def all_there() -> bool:
-            rows = await warehouse.rows("SELECT uniqExact(trajectory_id) AS n FROM starts")
-            return int(rows[0]["n"]) == len(starts)
+        async def publish(starts: list[Message], total: int) -> None:
+            await bus.publish_all(starts)
 
-        await eventually(all_there)
+            async def all_there() -> bool:
+                rows = await warehouse.rows("SELECT uniqExact(trajectory_id) AS n FROM starts")
+                return int(rows[0]["n"]) == total
+
+            await eventually(all_there)
+
+        await publish([fact for fact in facts if isinstance(fact, Start)], SIZE + 40)
+        due = datetime.now(UTC)
+        await publish([fact for fact in late if isinstance(fact, Start)], SIZE + 80)
         effects = Effects(warehouse, stored_episodes(StoredEpisodes(warehouse)))
         plan = replace(plan_of(), triggers=(REFUNDS,))
-        seen = await effects.measure(plan, ROLLOUT, BEGAN, BEGAN + 1.5 * HOUR, HOUR)
+        seen = await effects.measure(plan, ROLLOUT, BEGAN, due + HOUR, HOUR)
     assert isinstance(seen, ArmEffect), seen
     assert seen.stable + seen.canary == SIZE // 2
     assert seen.low < -0.8 < seen.high < -0.5

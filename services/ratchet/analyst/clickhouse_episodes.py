@@ -33,7 +33,9 @@ role = {{role:String}} AND {_WITHIN} AND ifNull(arm, '') != 'pinned' AND recorde
 )
 """  # noqa: S608 - our own names
 _ROLES = "SELECT DISTINCT role FROM trajectories WHERE ended_at >= {since:DateTime64(3, 'UTC')} ORDER BY role"
-_THROUGH_GATEWAY = "SELECT 1 FROM starts WHERE role = {role:String} AND at >= {since:DateTime64(3, 'UTC')} LIMIT 1"
+_THROUGH_GATEWAY = (
+    "SELECT 1 FROM starts WHERE role = {role:String} AND ingested_at >= {since:DateTime64(3, 'UTC')} LIMIT 1"
+)
 _COUNT = f"""
 SELECT uniqExactIf(trajectory_id, ended_at < {{middle:DateTime64(3, 'UTC')}}) AS before,
     uniqExactIf(trajectory_id, ended_at >= {{middle:DateTime64(3, 'UTC')}}) AS now

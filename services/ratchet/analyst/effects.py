@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 import numpy as np
+from msgspec.structs import replace
 
 from ratchet.analyst.clickhouse_episodes import StoredEpisodes, add_all
 from ratchet.analyst.domain.plan import HIGHER_IS_BETTER, LOWER_IS_BETTER
@@ -24,15 +25,17 @@ from ratchet.analyst.mining.base import Episodes, Floats, Mask
 from ratchet.analyst.mining.features import EpisodeBuilder
 from ratchet.core.contract.learning import AdaptationPlan, ArmEffect, Trigger
 from ratchet.core.rules.arms import CANARY, STABLE
-from ratchet.core.rules.confidence import Limits, ShareArms, ShareCosts, limits_of, mean_limits_of
+from ratchet.core.rules.confidence import ALPHA, Limits, ShareArms, ShareCosts, limits_of, mean_limits_of
 from ratchet.core.stores.warehouse import Warehouse
 
 LEAST = 30
 """Trajectories of each arm that match: the limits hold about, where there are few."""
 ENTRY = frozenset({"language", "length", "term", "offered", "hour", "agent", "task_type"})
 """Attributes that are known before the arm is drawn. The arm decides on model and version, and a policy's questions on
-the documents that are retrieved; the domain of a task comes when it ends. So does its type, which is of the request and
-no policy's to choose: where the arms reach one unequally often, no effect is stated."""
+the documents that are retrieved; the domain of a task comes when it ends."""
+REPORTED = frozenset({"task_type"})
+"""Those of them that agents name when a task ends, as its type. What names failures otherwise in one arm moves them to
+other types, and changes nothing in the whole: so the effect on such a type is one of the whole rollout, too."""
 UNEQUAL_KNOWN = 2.0
 """Standard errors by which shares of ended trajectories, or of known values, may differ between the arms."""
 UNEQUAL_ARMS = 3.3
@@ -43,10 +46,11 @@ that of some 300 trajectories of each arm whose values scatter by three such eff
 STARTS = """
     SELECT w.trajectory_id AS trajectory_id, any(w.arm) AS drawn, any(w.weight) AS share FROM starts AS w
     WHERE w.role = {role:String} AND w.rollout_id = {rollout_id:String} AND w.arm IN ('stable', 'canary')
-        AND w.at <= {until:DateTime64(3, 'UTC')}
+        AND w.ingested_at <= {until:DateTime64(3, 'UTC')}
     GROUP BY w.trajectory_id ORDER BY w.trajectory_id
 """
-"""One row for each start. Its trajectory has the same id; further conversations of one run have ids of their own."""
+"""One row for each start, by when it was stored: `at` is of the gateway's clock, which may go wrong. Its trajectory has
+the same id; further conversations of one run have ids of their own."""
 Drawn = Mapping[str, tuple[str, float]]
 """Arm, and canary's share of the traffic at the draw, by start."""
 
@@ -116,7 +120,25 @@ def entry_of(triggers: Sequence[Trigger]) -> tuple[Trigger, ...]:
 
 
 def arm_effect(plan: AdaptationPlan, episodes: Episodes, drawn: Drawn, now: datetime) -> ArmEffect | str:
-    """The difference between the arms, or why it is not known. Of `failure` no end and no outcome count as one."""
+    """The difference between the arms, or why it is not known. Of `failure` no end and no outcome count as one. Where
+    triggers are reported, each limit is at least as far as that of the whole rollout (95 % at each side), as if the
+    others had not changed."""
+    effect = _effect(plan, episodes, drawn, now)
+    if isinstance(effect, str) or not any(trigger.attribute in REPORTED for trigger in plan.triggers):
+        return effect
+    whole = _effect(replace(plan, triggers=()), episodes, drawn, now, 2 * ALPHA)
+    if isinstance(whole, str):
+        return whole
+    times = (whole.stable + whole.canary) / (effect.stable + effect.canary)
+    low, high = min(effect.low, times * whole.low), max(effect.high, times * whole.high)
+    if plan.expected.measure == "failure":
+        low, high = max(-1.0, low), min(1.0, high)
+    return replace(effect, low=low, high=high)
+
+
+def _effect(
+    plan: AdaptationPlan, episodes: Episodes, drawn: Drawn, now: datetime, alpha: float = ALPHA
+) -> ArmEffect | str:
     measure = plan.expected.measure
     arms, weights, values, ended = _matching(plan, episodes, drawn)
     counts = {STABLE: int((~arms).sum()), CANARY: int(arms.sum())}
@@ -132,7 +154,7 @@ def arm_effect(plan: AdaptationPlan, episodes: Episodes, drawn: Drawn, now: date
     shares = _by_weight(values[known], arms[known], weights[known])
     if not shares:
         return "no share of traffic had trajectories of both arms that match the triggers"
-    difference, limits = _difference(measure, shares, abs(plan.expected.value))
+    difference, limits = _difference(measure, shares, abs(plan.expected.value), alpha)
     taken = [int(sum(share.count[arm] for share in shares)) for arm in (0, 1)]
     return ArmEffect(difference=difference, low=limits.low, high=limits.high, stable=taken[0], canary=taken[1], at=now)
 
@@ -189,9 +211,9 @@ def _by_weight(values: Floats, is_canary: Mask, weights: Floats) -> list[ShareCo
     return shares
 
 
-def _difference(measure: str, shares: Sequence[ShareCosts], promised: float) -> tuple[float, Limits]:
+def _difference(measure: str, shares: Sequence[ShareCosts], promised: float, alpha: float) -> tuple[float, Limits]:
     if measure != "failure":
-        return mean_limits_of(shares, BROAD * max(promised, 1e-9) ** 2)
+        return mean_limits_of(shares, BROAD * max(promised, 1e-9) ** 2, alpha)
     arms = [ShareArms(share.weight, share.count, share.spent) for share in shares]
     size = sum(share.size for share in arms)
-    return sum(share.size * share.difference for share in arms) / size, limits_of(arms)
+    return sum(share.size * share.difference for share in arms) / size, limits_of(arms, alpha)

@@ -109,11 +109,11 @@ class ShareDifference(msgspec.Struct, frozen=True):
     canary: int
 
 
-def limits_of(shares: Sequence[ShareArms]) -> Limits:
+def limits_of(shares: Sequence[ShareArms], alpha: float = ALPHA) -> Limits:
     """The limits of the difference over all shares, weighted by their sizes."""
     size, variance = sum(share.size for share in shares), sum(share.variance for share in shares)
     difference = sum(share.size * share.difference for share in shares) / size
-    boundary = math.sqrt((variance + TIGHTEST) * math.log((variance + TIGHTEST) / (TIGHTEST * ALPHA**2)))
+    boundary = math.sqrt((variance + TIGHTEST) * math.log((variance + TIGHTEST) / (TIGHTEST * alpha**2)))
     return Limits(max(-1.0, difference - boundary / size), min(1.0, difference + boundary / size))
 
 
@@ -142,14 +142,14 @@ def cost_limits_of(shares: Sequence[ShareCosts]) -> tuple[float, Limits] | None:
     return seen - 1, Limits(low - 1, high - 1)
 
 
-def mean_limits_of(shares: Sequence[ShareCosts], tightest: float) -> tuple[float, Limits]:
+def mean_limits_of(shares: Sequence[ShareCosts], tightest: float, alpha: float = ALPHA) -> tuple[float, Limits]:
     """The difference of the means over all shares, weighted by their sizes, and its limits: of values without a bound,
     by the variance that is seen. `tightest`: the variance of the whole sum near which the limits are tightest, fixed
     before a value was seen."""
     size = sum(sum(share.count) for share in shares)
     variance = tightest + sum(sum(share.count) ** 2 * sum(share.variances) for share in shares)
     difference = sum(sum(share.count) * (share.means[1] - share.means[0]) for share in shares) / size
-    boundary = math.sqrt(variance * math.log(variance / (tightest * ALPHA**2))) / size
+    boundary = math.sqrt(variance * math.log(variance / (tightest * alpha**2))) / size
     return difference, Limits(difference - boundary, difference + boundary)
 
 
