@@ -54,6 +54,11 @@ class Drafting:
         return newest.reward_components[component].weight if newest is not None else None
 
     async def _training(self, role: str) -> Material:
+        stable = serving(await self.deployer.policies(role))
+        if stable is None or (
+            stable.bundle and (await self.deployer.bundle(role, stable.version)).model is None
+        ):  # no weights that it could go on from
+            return Material()
         try:
             proposal = await self.coordinator.proposal(role)
         except (NotFound, Rejected):

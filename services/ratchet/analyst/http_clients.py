@@ -12,7 +12,7 @@ from ratchet.core.contract.http.rollouts import ActIn, BundleIn, BundleOut, Role
 from ratchet.core.contract.learning import AdaptationPlan
 from ratchet.core.contract.state import PolicyVersion, ServedPolicy
 from ratchet.core.contract.training import Hyperparameters, TrainingConfig
-from ratchet.core.errors import Conflict, NotFound, Unavailable
+from ratchet.core.errors import Conflict, NotFound, Rejected, Unavailable
 from ratchet.core.service.http_client import AsyncApiClient, Peer, bearer
 
 
@@ -60,9 +60,11 @@ class Deployer:
         body = BundleIn(
             bundle=bundle, actor=ANALYST, reason=reason_of(plan), idempotency_key=key_of(plan), dry_run=dry_run
         )
-        return (
-            await self.client.ask("POST", f"/v1/policies/{_segment(plan.role)}/bundles", BundleOut, body=body)
-        ).policy
+        path = f"/v1/policies/{_segment(plan.role)}/bundles"
+        answer = await self.client.ask("POST", path, BundleOut, body=body)
+        if answer.bundle.instructions != bundle.instructions:
+            raise Rejected(f"{answer.policy.name} was registered by the plan's key, and is not its bundle")
+        return answer.policy
 
     async def rollout(self, role: str) -> RolloutOut | None:
         """A role's newest rollout."""
@@ -112,7 +114,10 @@ class Coordinator:
             requester=ANALYST,
             notes=reason_of(plan),
         )
-        return await self.client.ask("POST", "/v1/jobs", JobOut, body=job)
+        try:
+            return await self.client.ask("POST", "/v1/jobs", JobOut, body=job)
+        except Conflict as error:  # what does not work now would hold up the role's other plans: it is drafted again
+            raise Rejected(str(error)) from error
 
     async def job(self, job_id: str) -> JobOut | None:
         """A job; None once it is not kept any more."""

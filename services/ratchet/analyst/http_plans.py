@@ -80,8 +80,6 @@ class PlanRoutes:
         entry = await self._require(role, plan_id)
         if entry.value.change.kind == "training":
             caller.require(KeyScope.TRAIN, role)
-        if (obstacle := await self.waiting.obstacle(entry.value)) is not None:
-            raise WrongState(obstacle)
         reason = sentence_of(body.reason) or None if body.reason is not None else None
         return await self._write(entry, approved(entry.value, self.now(), caller.actor(), reason))
 

@@ -14,11 +14,10 @@ from datetime import datetime, timedelta
 import structlog
 from msgspec.structs import replace
 
-from ratchet.analyst.domain.patterns import CLOSED, OPEN
+from ratchet.analyst.domain.patterns import CLOSED, DISMISSED, OPEN
 from ratchet.analyst.domain.plan import (
     ANALYST,
     APPROVED,
-    DRAFT,
     ENDS,
     EXECUTING,
     POLICY,
@@ -131,7 +130,7 @@ class Plans:
 
     async def _draft(self, pattern: Pattern, kind: str, tries: int) -> None:
         """Unless the trail has it: then its record is lost or unreadable, and what was decided about it with it."""
-        plan_id = plan_id_of(pattern.pattern_id, tries)
+        plan_id = plan_id_of(pattern, tries)
         if await self.trail.read(pattern.role, lambda event: event.plan_id == plan_id):
             raise Rejected(f"plan {plan_id} is in the trail, and its record is lost or unreadable: none is drafted")
         change = proposed(pattern, kind, await self.drafting.material(pattern, kind))
@@ -159,9 +158,9 @@ class Plans:
 
     async def _stepped(self, plan: AdaptationPlan, pattern: Pattern | None) -> AdaptationPlan:
         now = self.now()
-        if plan.state != DRAFT:
+        if plan.state == EXECUTING or (plan.state == APPROVED and (pattern is None or pattern.state != DISMISSED)):
             return await self.executing.step(plan, now)
-        if pattern is None or pattern.state != "open":
+        if pattern is None or pattern.state != OPEN:
             return stepped(plan, REJECTED, now, ANALYST, f"{SUPERSEDED}its pattern is not open any more")
         if plan.risk == "low" and plan.role in self.self_approved and await self.waiting.obstacle(plan) is None:
             act = Act("approve_plan", By(POLICY), plan.role, [plan.plan_id])

@@ -25,6 +25,7 @@ from ratchet.analyst.domain.patterns import DISMISSED, OPEN, settled
 from ratchet.analyst.domain.windows import FEW, LENGTHS, MANY, Windows, fitting, windows
 from ratchet.analyst.kv_patterns import PatternStore
 from ratchet.analyst.nats_trail import Trail
+from ratchet.analyst.plans import ODD
 from ratchet.analyst.questions import Place, Question
 from ratchet.bus.kv import Entry
 from ratchet.core.contract import Alert
@@ -80,9 +81,9 @@ class Runs:
         for role in await self._stored.roles(self._now() - 2 * LENGTHS[-1]):
             try:
                 await self.run(role)
-            except RatchetError as error:
+            except (RatchetError, *ODD) as error:
                 failed = True
-                log.error("a role was not looked at", role=role, reason=str(error))
+                log.error("a role was not looked at", role=role, reason=str(error), exc_info=error)
         if not failed:
             metrics.LOOKED.set_to_current_time()
 
@@ -119,7 +120,7 @@ class Runs:
     ) -> AnalysisOut:
         """What alerts alone open."""
         role, known = answer.role, [entry.value for entry in await self._store.every(lambda name: name == answer.role)]
-        warned = alerted(await self._alerts(role), known, (), chosen)
+        warned = await self._warned(role, known, (), chosen)
         outcome = settled(known, warned, {}, chosen, await self._stable(role))
         answer = replace(answer, known=looking.open_ids(known))
         changed = tuple(pattern for pattern in outcome.changed if pattern not in known)
@@ -133,6 +134,12 @@ class Runs:
             answer = replace(answer, opened=[pattern.pattern_id for pattern in outcome.opened])
         await self._finished(role)
         return answer
+
+    async def _warned(
+        self, role: str, known: Sequence[Pattern], claims: Sequence[Pattern], of: Windows
+    ) -> list[Pattern]:
+        alerts = [alert for alert in await self._alerts(role) if alert.role == role]
+        return alerted(alerts, known, claims, of)
 
     async def _decided(
         self, role: str, looked: Looked, revision: int | None, chosen: Windows, *, asked: bool
@@ -150,7 +157,7 @@ class Runs:
                 warehouse=self._warehouse,
             )
         )
-        warned = alerted(await self._alerts(role), known, mined.patterns, chosen)
+        warned = await self._warned(role, known, mined.patterns, chosen)
         outcome = settled(known, (*mined.patterns, *warned), mined.seen, chosen, await self._stable(role))
         steps = looking.steps(role, chosen, mined, outcome, self._now())
         events = (*steps, *looking.dismissed_since(looked, known))

@@ -15,8 +15,8 @@ from ratchet.core.contract.learning import AdaptationPlan
 from ratchet.core.errors import RatchetError
 
 NO_GATEWAY = (
-    f"no call of the role went through the gateway within {LENGTHS[-1].days} days: a gate would refuse the plan, since"
-    " no call can be answered by its policy"
+    f"no call of the role went through the gateway within {LENGTHS[-1].days} days: a gate refuses the plan unless calls"
+    " that its policy can answer come first"
 )
 
 
@@ -31,7 +31,7 @@ class Waiting:
     """Whether calls of a role go through it."""
 
     async def obstacle(self, plan: AdaptationPlan) -> str | None:
-        """Why a draft may not be approved."""
+        """Why a gate would refuse it today: no plan with one approves itself."""
         if not changes_policy(plan) or await self.uses_gateway(plan.role):
             return None
         return NO_GATEWAY
@@ -48,7 +48,7 @@ class Waiting:
             if plan.job_id is not None:
                 job = await self.coordinator.job(plan.job_id)
                 return f"its training is {job.state}" if job is not None else None
-            return await self._before_it(plan)
+            return await self._before_it(plan) or (await self.obstacle(plan) if plan.state == APPROVED else None)
         except RatchetError as error:
             return str(error)
 

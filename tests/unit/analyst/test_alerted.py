@@ -60,10 +60,8 @@ async def test_a_warning_opens_a_pattern(planted: dict[str, float], finding: str
     assert warned.count >= 20
 
 
-@pytest.mark.parametrize(
-    "changes", [{"cleared": True}, {"severity": "info"}, {"at": START - HOUR}, {"labels": {"metric": "length"}}]
-)
-async def test_what_is_over_good_or_older_than_the_windows_opens_none(changes: dict[str, Any]) -> None:
+@pytest.mark.parametrize("changes", [{"cleared": True}, {"severity": "info"}, {"labels": {"metric": "length"}}])
+async def test_what_is_over_or_good_opens_none(changes: dict[str, Any]) -> None:
     _, warned = await opened(replace(raised(length=0.4), **changes))
     assert warned == []
 
@@ -122,6 +120,20 @@ async def test_a_warning_whose_mean_went_the_other_way_keeps_its_direction(
         world.now += HOUR
         await world.runs().run(ROLE)
         assert [each.state for each in await world.patterns()] == [state]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"labels": {"rises": True}},
+        {"labels": {"metric": "length", "rises": True, "before": 1.0, "after": 2.0, "trajectories": -1}},
+        {"at": (START + HOUR).replace(tzinfo=None)},
+        {"role": "other"},
+    ],
+)
+async def test_an_alert_that_is_damaged_or_anothers_opens_nothing(changes: dict[str, Any]) -> None:
+    _, (warned,) = await opened(replace(raised(length=0.4), **changes), raised(calls=1.0))
+    assert warned.finding == "calls_rose"
 
 
 async def test_an_alert_is_no_discovery_of_mining() -> None:

@@ -53,8 +53,9 @@ def test_an_approval_names_who_gave_it() -> None:
 
 
 def test_two_analysts_draft_the_same_plan_once() -> None:
-    assert plan_of().plan_id == plan_of().plan_id == plan_id_of(pattern_of().pattern_id, 0)
-    assert plan_id_of("1" * 32, 0) != plan_id_of("1" * 32, 1)
+    assert plan_of().plan_id == plan_of().plan_id == plan_id_of(pattern_of(), 0)
+    again = replace(pattern_of(), opened_at=pattern_of().opened_at + timedelta(days=401))
+    assert len({plan_id_of(pattern_of(), 0), plan_id_of(pattern_of(), 1), plan_id_of(again, 0)}) == 3
 
 
 def test_an_open_pattern_leads_to_what_it_recommends() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
+import structlog
 from msgspec.structs import replace
 
 from ratchet.analyst.domain.patterns import CLOSED, OPEN, pattern_id_of
@@ -17,9 +18,11 @@ from ratchet.analyst.mining.base import Hypothesis
 from ratchet.analyst.mining.behavior import COMPONENT_DIVERGED, COMPONENT_FELL
 from ratchet.analyst.mining.texts import sentence_of
 from ratchet.analyst.mining.wording import advised
-from ratchet.bus.message import Value
+from ratchet.bus.message import Value, decode
 from ratchet.core.contract import Alert
 from ratchet.core.contract.learning import Effect, Pattern, Trigger
+
+log = structlog.get_logger()
 
 _CLAIMS: Mapping[tuple[str, bool], tuple[str, str, str]] = {
     ("reward", False): ("drift", "reward_fell", "reward"),
@@ -46,16 +49,22 @@ class Shift(Value, frozen=True, kw_only=True):
 def alerted(
     alerts: Iterable[Alert], known: Sequence[Pattern], claims: Sequence[Pattern], windows: Windows
 ) -> list[Pattern]:
-    """What warnings raised since the windows began, which still stand, tell beside what the windows bear out
-    (`claims`)."""
+    """What warnings that still stand tell beside what the windows bear out (`claims`): those raised since the windows
+    began, and older ones that came after their pattern was seen last."""
     before, warned = {pattern.pattern_id: pattern for pattern in known}, dict[str, Pattern]()
     for alert in alerts:
-        if alert.cleared or alert.severity == "info" or alert.at < windows.since:
+        if alert.cleared or alert.severity == "info":
             continue
         if alert.role is None or "rises" not in (alert.labels or {}):  # an older reward computer raised it
             continue
-        pattern = _pattern(alert, alert.role, windows)
+        try:
+            pattern = _pattern(alert, alert.role, windows)
+        except (msgspec.DecodeError, TypeError, ValueError) as error:
+            log.error("an alert cannot be read as a pattern", alert=alert.alert_id, reason=str(error))
+            continue
         last = before.get(pattern.pattern_id)
+        if last is not None and alert.at < windows.since and alert.at <= last.seen_at:
+            continue
         if last is not None and last.state == OPEN and last.alert_id is None:  # windows bore it out: that says more
             pattern = replace(last, seen_at=windows.until, trend=(last.share,))
         if last is None or last.state != CLOSED or last.alert_id != alert.alert_id:
@@ -75,7 +84,7 @@ def _pattern(alert: Alert, role: str, windows: Windows) -> Pattern:
     at = max(windows.until, alert.at)  # the last windows may have ended long before it
     moved = shift.after - shift.before
     moved = max(0.0, moved) if shift.rises else min(0.0, moved)  # the mean may have gone the other way
-    return Pattern(
+    pattern = Pattern(
         pattern_id=pattern_id_of(role, kind, finding, measure, triggers),
         role=role,
         kind=kind,
@@ -95,3 +104,4 @@ def _pattern(alert: Alert, role: str, windows: Windows) -> Pattern:
         opened_at=at,
         seen_at=at,
     )
+    return decode(msgspec.json.encode(pattern), Pattern)  # what is decided must be readable

@@ -46,7 +46,9 @@ class Outcome:
 
 def pattern_id_of(role: str, kind: str, finding: str, measure: str, triggers: Sequence[Trigger]) -> str:
     """The id of what is claimed: the same claim has it in every run, whichever detector was first to make it."""
-    words = sorted(f"{trigger.attribute}={trigger.value}" for trigger in triggers) or [finding]
+    words = sorted(f"{trigger.attribute}={trigger.value}" for trigger in triggers)
+    if not words or finding in FALLS:  # a component's fall is another claim than its rise
+        words.append(finding)
     about = "failure" if measure == "reward" else measure  # the one is the other's other side
     return named_id("pattern", role, "drift" if kind == "drift" else "", about, *words).replace("-", "")
 

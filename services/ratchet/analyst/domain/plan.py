@@ -54,9 +54,11 @@ def approved(plan: AdaptationPlan, at: datetime, by: str, reason: str | None = N
     return stepped(plan, APPROVED, at, by, reason, approvals=approvals)
 
 
-def plan_id_of(pattern_id: str, tries: int) -> str:
-    """Id of a pattern's plan after so many others: two analysts that draft it draft the same one."""
-    return hashlib.sha256(f"plan/{pattern_id}/{tries}".encode()).hexdigest()[:32]
+def plan_id_of(pattern: Pattern, tries: int) -> str:
+    """Id of a pattern's plan after so many others: two analysts that draft it draft the same one. Of a pattern that
+    opened again, once its plans were forgotten, it is another one."""
+    named = f"plan/{pattern.pattern_id}/{pattern.opened_at.isoformat()}/{tries}"
+    return hashlib.sha256(named.encode()).hexdigest()[:32]
 
 
 def next_kind(pattern: Pattern, plans: Sequence[AdaptationPlan]) -> str | None:

@@ -250,7 +250,7 @@ def drafted(
     most that trajectories that match become as the others."""
     seen, matching = pattern.effect, "that match the triggers" if entry else "of the role"
     plan = AdaptationPlan(
-        plan_id=plan_id_of(pattern.pattern_id, tries),
+        plan_id=plan_id_of(pattern, tries),
         role=pattern.role,
         pattern_id=pattern.pattern_id,
         state=DRAFT,

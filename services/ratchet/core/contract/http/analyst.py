@@ -82,7 +82,7 @@ class PlanOut(Answer, frozen=True, kw_only=True):
     pattern: Pattern | None
     """Null where it was removed meanwhile."""
     waits_for: str | None = None
-    """Why it may not be approved, or does not go on: gates, the evidence of its canary, what comes first."""
+    """Why a gate would refuse it today, or it does not go on: gates, the evidence of its canary, what comes first."""
 
 
 class TrailOut(Answer, frozen=True, kw_only=True):
