@@ -46,6 +46,8 @@ class Jobs(TyperGroup):
         return super().resolve_command(ctx, args if args[0] in self.commands else ["show", *args])
 
 
+PAGE = 1000
+"""Jobs that are asked for at a time."""
 app = typer.Typer(cls=Jobs, invoke_without_command=True)
 
 State = Annotated[str | None, typer.Option(help="Only jobs in this state: queued, running, completed, failed, ...")]
@@ -149,10 +151,22 @@ def costs(
     (RATCHET_TRAINER_PRICE_PER_HOUR_USD).
     """
     endpoints = locate(directory)
-    asked = {"since": since_of(since).isoformat(), "limit": 10_000} | ({"role": role} if role is not None else {})
-    listed = get(endpoints, "coordinator", f"/v1/jobs?{urlencode(asked)}", JobsOut)
-    answer = CostsAnswer(costs=costs_of(listed.jobs))
+    asked = {"since": since_of(since).isoformat()} | ({"role": role} if role is not None else {})
+    answer = CostsAnswer(costs=costs_of(all_jobs(endpoints, asked)))
     print_answer(answer, as_json, lambda: show_costs(answer.costs))
+
+
+def all_jobs(endpoints: Endpoints, asked: dict[str, str]) -> list[JobOut]:
+    """Every job that a list has, page by page. One that is created meanwhile moves others to the next page."""
+    jobs: dict[str, JobOut] = {}
+    offset = 0
+    while True:
+        query = urlencode({**asked, "limit": PAGE, "offset": offset})
+        page = get(endpoints, "coordinator", f"/v1/jobs?{query}", JobsOut)
+        jobs |= {job.training_job_id: job for job in page.jobs}
+        offset += len(page.jobs)
+        if not page.jobs or offset >= page.total:
+            return [*jobs.values()]
 
 
 def costs_of(jobs: Sequence[JobOut]) -> list[AlgorithmCosts]:
@@ -168,11 +182,11 @@ def show_costs(costs: Sequence[AlgorithmCosts]) -> None:
     columns = ("algorithm", "jobs", "completed", "rows", "hours", "GPU h", "tokens", "USD", "h each", "USD each")
     rows = [
         (
-            *(one.algorithm, one.jobs, one.completed, one.rows, one.hours, one.gpu_hours, one.tokens, one.usd),
-            one.hours / one.completed if one.completed else None,
-            one.usd / one.completed if one.completed and one.usd is not None else None,
+            *(row.algorithm, row.jobs, row.completed, row.rows, row.hours, row.gpu_hours, row.tokens, row.usd),
+            row.hours / row.completed if row.completed else None,
+            row.usd / row.completed if row.completed and row.usd is not None else None,
         )
-        for one in costs
+        for row in costs
     ]
     print_table(columns, rows, "no such jobs")
 

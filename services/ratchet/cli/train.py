@@ -65,8 +65,12 @@ def common_options(
     max_steps: Annotated[int | None, typer.Option(min=1, help="Train steps, instead of epochs.")] = None,
     gradient_accumulation: Annotated[int, typer.Option(min=1, help="Batches of a train step.")] = 1,
     lora: Annotated[bool, typer.Option("--lora", help="Train an adapter, not all weights.")] = False,
-    lr_scheduler: Annotated[Scheduler, typer.Option(help="Its fall, to a tenth.")] = "cosine",
-    warmup_ratio: Annotated[float, typer.Option(min=0, max=1, help="Share of steps in which it rises.")] = 0.03,
+    lr_scheduler: Annotated[
+        Scheduler, typer.Option(help="How the learning rate falls: to a tenth; constant: not.")
+    ] = "cosine",
+    warmup_ratio: Annotated[
+        float, typer.Option(min=0, max=0.5, help="Share of steps in which the learning rate rises.")
+    ] = 0.03,
     weight_decay: Annotated[float, typer.Option(min=0, max=1, help="Of the optimizer.")] = 0.01,
     max_length: Annotated[int, typer.Option(min=2, help="Tokens of the longest row.")] = 1024,
     keep_start: Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -100,6 +101,8 @@ def train(
     require_wait(timeout, wait=wait)
     body: dict[str, object]
     roles = list(dict.fromkeys(role or [DEFAULT_ROLE]))
+    if holdout_size is not None and math.isnan(holdout_size):  # JSON has none: it would be left out
+        raise typer.BadParameter("--holdout-size is no number")
     if search is None and algorithm == GEPA and request is None:
         raise typer.BadParameter("gepa needs --reflector, --train-tasks and --validation-tasks")
     if request is not None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+from uuid import UUID
 
 import msgspec
 import pytest
 
-from ratchet.cli.jobs import AlgorithmCosts, costs_of, sentence_of, show_job
-from ratchet.core.contract.http.jobs import JobOut
+from ratchet.cli.jobs import AlgorithmCosts, all_jobs, costs_of, sentence_of, show_job
+from ratchet.core.contract.http.jobs import JobOut, JobsOut
 from ratchet.core.contract.training import Artifacts, CurrentMetrics, RequestMetadata, ResourceUsage, TrainingError
 from ratchet.core.stores.training_history import AttemptRecord
 from tests.support.messages import AT
@@ -106,3 +109,15 @@ def test_costs_are_those_of_all_jobs_of_an_algorithm() -> None:
     )
     assert (gepa.tokens, gepa.usd) == (500, 0.25)
     assert (rloo.jobs, rloo.completed, rloo.rows, rloo.hours, rloo.usd) == (2, 1, 64, 1.75, 3.0)
+
+
+def test_every_page_of_jobs_is_read_and_one_that_moved_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = [msgspec.structs.replace(RUNNING, training_job_id=str(UUID(int=n))) for n in range(5)]
+    pages = {0: jobs[:2], 2: jobs[1:3], 4: jobs[3:5], 6: []}
+
+    def get(_endpoints: object, _service: str, path: str, _kind: type[JobsOut]) -> JobsOut:
+        return JobsOut(jobs=pages[int(parse_qs(path.partition("?")[2])["offset"][0])], total=6)
+
+    monkeypatch.setattr("ratchet.cli.jobs.get", get)
+    endpoints: Any = None
+    assert all_jobs(endpoints, {"since": "now"}) == jobs

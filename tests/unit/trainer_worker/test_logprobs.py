@@ -115,6 +115,21 @@ def test_a_model_that_changes_its_logits_is_noticed() -> None:
         check_head(Scorer(model), rows())
 
 
+def test_check_head_judges_a_short_row_together_with_longer_ones() -> None:
+    """The mean of few tokens is beyond the limit by rounding alone, as the hook makes it for the shortest row."""
+    model, given = toy_model(0), rows()
+
+    def rounded(_: Any, _arguments: Any, named: dict[str, Any], output: Any) -> None:
+        if named["input_ids"].shape[1] == given[0].length:
+            output.logits *= 1.3
+
+    model.register_forward_hook(rounded, with_kwargs=True)
+    with torch.no_grad():
+        check_head(Scorer(model, bf16=True), given)
+        with pytest.raises(DataUnusable, match="changes its logits"):
+            check_head(Scorer(model, bf16=True), given[:1])
+
+
 def test_the_model_itself_runs_once_for_copies_of_a_row() -> None:
     model, passes = toy_model(0), list[int]()
     model.register_forward_hook(lambda *_: passes.append(1))

@@ -78,6 +78,10 @@ MOST_RANK = 1024
 """Of an adapter that is trained, imported or served: engines allocate by the rank before they read weights."""
 
 
+MOST_HELD_OUT = 0.5
+"""Of the data of a job."""
+
+
 @dataclass(frozen=True, slots=True)
 class Amounts:
     """The least and the most data of a job."""
@@ -218,6 +222,8 @@ def evaluation_problems(name: str, evaluation: Evaluation | None) -> list[str]:
     """Why the algorithm cannot be evaluated as requested; empty when it can, and for an unknown one."""
     if evaluation is not None and evaluation.eval_steps is not None and not holdout_of(evaluation):
         return ["evaluation.eval_steps does nothing where evaluation.holdout_size holds nothing out"]
+    if holdout_of(evaluation) > MOST_HELD_OUT:
+        return [f"evaluation.holdout_size must be at most {MOST_HELD_OUT:g}: what is held out is not learnt from"]
     if not holdout_of(evaluation) or dataset_format(name) is None or ALGORITHMS[name].holds_out:
         return []
     able = ", ".join(algorithm.name for algorithm in BUILT_IN if algorithm.holds_out)

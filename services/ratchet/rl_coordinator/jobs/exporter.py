@@ -28,7 +28,7 @@ from ratchet.core.rules.algorithms import ALGORITHMS, dataset_format
 from ratchet.core.rules.training_options import most_steps, ramp_problem
 from ratchet.core.stores.policies import BlobStore, weights_behind
 from ratchet.rl_coordinator import metrics
-from ratchet.rl_coordinator.jobs.domain.requests import STREAM
+from ratchet.rl_coordinator.jobs.domain.requests import STREAM, STREAM_NAME
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
 from ratchet.rl_coordinator.jobs.task_sets import TaskFiles
 from ratchet.rl_coordinator.registry import KvPolicies, Policies, StartingPoint
@@ -198,7 +198,7 @@ class Exporter:
     async def _query(self, role: str, config: TrainingConfig, policies: Policies, parent: str | None) -> SnapshotQuery:
         """The data that a job asks for, and the data that the stable policy's lineage has already learned from."""
         consumed = await asyncio.to_thread(self.snapshots.consumed, policies.consumed_snapshots())
-        held = await self.bus.extent("RL_TRAJECTORIES") if config.dataset.source == STREAM else None
+        held = await self.bus.extent(STREAM_NAME) if config.dataset.source == STREAM else None
         return SnapshotQuery(role, config.algorithm, config.dataset, consumed, policies.generations(parent), held)
 
 

@@ -153,6 +153,8 @@ def test_a_hold_out_is_refused_where_no_weights_are_trained(algorithm: str) -> N
 
 def test_evaluations_of_nothing_are_refused() -> None:
     asked = request(training_config=config("dpo"), evaluation=Evaluation(eval_steps=5))
+    most = "evaluation.holdout_size must be at most 0.5: what is held out is not learnt from"
+    assert evaluation_problems("dpo", Evaluation(holdout_size=0.51)) == [most]
     reason = "evaluation.eval_steps does nothing where evaluation.holdout_size holds nothing out"
     assert request_problems(asked) == [reason]
 

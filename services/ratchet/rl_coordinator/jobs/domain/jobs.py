@@ -80,16 +80,8 @@ def learns_from_trajectories(job: Job) -> bool:
     """Whether a job uses rewarded trajectories up: one that learns from pairs or thumbs, reads a few for what was said
     of them, or offers no policy, leaves their count alone. Executions are those of rewarded trajectories."""
     algorithm = ALGORITHMS.get(job.algorithm)
-    return (
-        job.request.offer
-        and not (algorithm and algorithm.writes_bundle)
-        and dataset_format(job.algorithm)
-        in (
-            TRAJECTORIES,
-            EXECUTIONS,
-            None,
-        )
-    )
+    is_of_trajectories = dataset_format(job.algorithm) in (TRAJECTORIES, EXECUTIONS, None)
+    return job.request.offer and is_of_trajectories and not (algorithm and algorithm.writes_bundle)
 
 
 def accept(request: TrainingRequest, *, pool: str, counted: Counted, now: datetime, cause: Cause | None = None) -> Job:

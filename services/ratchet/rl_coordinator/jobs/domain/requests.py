@@ -19,6 +19,8 @@ REQUESTER_CHARACTERS = 500
 """Longest name of who asks: it stands in logs and lists, with the key that it came with."""
 STREAM = "nats_stream"
 """The source of a dataset of what a stream still holds."""
+STREAM_NAME = "RL_TRAJECTORIES"
+"""That stream."""
 TRANSFORMS = frozenset({"identity", "negate"})
 
 
@@ -109,8 +111,8 @@ def _source(config: TrainingConfig) -> Iterator[str]:
     dataset = config.dataset
     if dataset.source == STREAM and dataset_format(config.algorithm) not in (TRAJECTORIES, LABELS, None):
         yield f"dataset.source {STREAM}: {config.algorithm} does not learn from trajectories, which the stream holds"
-    if dataset.stream_name is not None and (dataset.source, dataset.stream_name) != (STREAM, "RL_TRAJECTORIES"):
-        yield f"dataset.stream_name is RL_TRAJECTORIES, and goes with dataset.source {STREAM} alone"
+    if dataset.stream_name is not None and (dataset.source, dataset.stream_name) != (STREAM, STREAM_NAME):
+        yield f"dataset.stream_name is {STREAM_NAME}, and goes with dataset.source {STREAM} alone"
     if dataset.source == "s3" and dataset.snapshot is None:
         yield "dataset.source s3 needs dataset.snapshot (uri and digest of a snapshot manifest)"
     if dataset.source == "local":

@@ -5,6 +5,7 @@ Shapes: _B rows, _T tokens, _N trained tokens of all rows (row by row), _H hidde
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -49,6 +50,8 @@ class Tolerance:
 
 HEAD_TOLERANCE = {torch.float32: Tolerance(1e-4, 2e-3), torch.bfloat16: Tolerance(0.08, 0.8)}
 """Between the scorer and the model's own logits, by what both compute in."""
+HEAD_TOKENS, HEAD_ROWS = 64, 8
+"""Trained tokens that they are compared on, in at most so many rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,18 +232,23 @@ def verify_head(scorer: Scorer, rows: Sequence[Row]) -> Tensor:
 
 
 def check_head(scorer: Scorer, rows: Sequence[Row]) -> None:
-    """Raise `DataUnusable` when `scorer` and the model itself disagree on the shortest of `rows`, alone or behind a
-    beginning that is run once.
+    """Raise `DataUnusable` when `scorer` and the model itself disagree on the shortest of `rows`, each alone or behind
+    a beginning that is run once. Rounding shows in the mean of few tokens, so `HEAD_TOKENS` are judged where few rows
+    have them.
 
     Models may change their logits, or look at earlier tokens, in ways that the learner does not know.
     """
-    shortest = min(rows, key=lambda row: row.length)
+    shortest, *others = heapq.nsmallest(HEAD_ROWS, rows, key=lambda row: row.length)
+    judged = [shortest]
+    for row in others:
+        if sum(row.trained for row in judged) < HEAD_TOKENS:
+            judged.append(row)
     tolerance = HEAD_TOLERANCE[scorer.dtype]
     together = next((count for count in (2, 8, 32) if scorer.shared_prefix([shortest] * count)), 0)
     for count, what in ((1, "changes its logits"), (together, "looks at earlier tokens")):
         if not count:
             continue
-        apart = verify_head(scorer, [shortest] * count)
+        apart = torch.cat([verify_head(scorer, [row] * count) for row in judged])
         mean, worst = float(apart.mean()), float(apart.max())
         if not (mean <= tolerance.mean and worst <= tolerance.worst):
             raise DataUnusable(
