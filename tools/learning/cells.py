@@ -233,7 +233,7 @@ BESIDE_ANSWERS = (
 """And what right answers would teach, which neither of them sees."""
 
 
-def _procedural(name: str, title: str, asks: str, *, cycles: int = 24, trajectories: int = 128) -> Experiment:
+def _procedural(name: str, title: str, asks: str, *, cycles: int = 36) -> Experiment:
     """Of questions that are drawn without end, with an exam at the end."""
     return Experiment(
         name=name,
@@ -242,7 +242,7 @@ def _procedural(name: str, title: str, asks: str, *, cycles: int = 24, trajector
         asks=asks,
         variants=BESIDE_ANSWERS,
         cycles=cycles,
-        trajectories=trajectories,
+        trajectories=128,
         examined=cycles,
     )
 
@@ -254,8 +254,7 @@ PROCEDURAL = (
         "One line of JSON with two to four keys, each of the type that the question names; the types are drawn."
         " Right: the answer is that object and nothing else, no key is missing, too many or of another type. An object"
         " with some of it right has a part of the reward. Questions and judge are made here.",
-        cycles=16,
-        trajectories=64,
+        cycles=24,
     ),
     _procedural(
         "chain_sum",
