@@ -129,6 +129,8 @@ class Programs:
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list[tuple[str, dict[str, Any]]])
     refuses: str | None = None
+    refused_by: int = 400
+    proposal: object = None
     lost: bool = False
     forbidden: bool = False
     answers: httpx.Response | None = None
@@ -136,7 +138,7 @@ class Programs:
     @property
     def stable(self) -> ServedPolicy:
         return next(
-            ServedPolicy(version=each.version, name=each.name, digest=each.digest)
+            ServedPolicy(version=each.version, name=each.name, digest=each.digest, bundle=each.kind == "bundle")
             for each in self.versions
             if each.stage == "stable"
         )
@@ -163,7 +165,7 @@ class Programs:
             return _json({"policy": version_of(9), "bundle": body["bundle"], "new": True})
         self.asked.append((path, body))
         if self.refuses is not None:
-            return _error(400, self.refuses)
+            return _error(self.refused_by, self.refuses)
         made = self._act(path, body)
         if self.lost:
             raise httpx.ReadError("the answer is lost")
@@ -179,6 +181,8 @@ class Programs:
             return _json({"role": ROLE, "route": Route(role=ROLE, stable=self.stable), "policies": self.versions})
         if parts[1] == "rollouts":
             return _json(self.rollout) if self.rollout is not None else _error(404, "there was no rollout yet")
+        if parts[-1] == "plan" and self.proposal is not None:
+            return _json(self.proposal)
         if parts[-1] == "jobs":
             return _json({"jobs": [*self.jobs.values()], "total": len(self.jobs)})
         job = self.jobs.get(parts[-1])

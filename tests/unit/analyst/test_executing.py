@@ -11,11 +11,13 @@ import pytest
 from msgspec.structs import replace
 
 from ratchet.analyst.domain.proposal import Material
+from ratchet.analyst.drafting import Drafting
 from ratchet.analyst.effects import Effects
 from ratchet.analyst.executing import Executing
-from ratchet.core.contract.bundle import Bundle, Instructions
+from ratchet.core.contract.bundle import NO_BUNDLE, Bundle, BundleModel, Instructions
 from ratchet.core.contract.http.jobs import PlanOut, ShapeOut
 from ratchet.core.contract.learning import AdaptationPlan, ArmEffect, Trigger
+from ratchet.core.contract.state import PolicyVersion
 from ratchet.core.contract.training import Hyperparameters
 from ratchet.core.errors import Unavailable
 from ratchet.core.service.leadership import NotLeading
@@ -24,7 +26,7 @@ from tests.support.adaptation import NOW, Programs, approved_plan, pattern_of, p
 HELPED = ArmEffect(difference=-0.3, low=-0.4, high=-0.2, stable=100, canary=100, at=NOW)
 HARMED = replace(HELPED, difference=0.3, low=0.2, high=0.4)
 LATER = NOW + timedelta(hours=2)
-SHAPE = ShapeOut(**dict.fromkeys(ShapeOut.__struct_fields__, 0))  # type: ignore[arg-type]
+SHAPE = ShapeOut(**{**dict.fromkeys(ShapeOut.__struct_fields__, 0), "has_imitated": False})  # type: ignore[arg-type]
 LEARNED = PlanOut(role="shop", algorithm="dpo", why="pairs", filter=None, rejected={}, shape=SHAPE)
 
 
@@ -294,6 +296,44 @@ async def test_a_training_without_a_policy_ends_the_plan(members: dict[str, Any]
     ended = await to_rest(executing(programs), plan)
     assert ended.state == "rejected"
     assert words in str(ended.verdict)
+
+
+async def test_a_training_that_cannot_begin_ends_the_plan() -> None:
+    programs = Programs(refuses="the role shop has no policy to continue from", refused_by=409)
+    training = approved_plan(plan_of(kind="training", material=Material(training=LEARNED)))
+    plan = await to_rest(executing(programs), training)
+    assert (plan.state, plan.job_id) == ("rejected", None)
+    assert "no policy to continue from" in str(plan.verdict)
+
+
+WEIGHTS = BundleModel(name="shop@1-abababab", digest="ab" * 32)
+
+
+@pytest.mark.parametrize(
+    ("version", "bundle", "is_drafted"),
+    [
+        (version_of(0, "stable", kind="bundle"), NO_BUNDLE, False),
+        (version_of(1, "stable"), Bundle(), False),
+        (version_of(1, "stable"), Bundle(model=WEIGHTS), True),
+        (version_of(1, "stable", kind="adapter"), NO_BUNDLE, True),
+    ],
+)
+async def test_a_training_is_drafted_where_weights_serve(
+    version: PolicyVersion, bundle: Bundle, is_drafted: bool
+) -> None:
+    programs = Programs(versions=[version], bundles={1: bundle}, proposal=LEARNED)
+    unused: Any = None
+    drafting = Drafting(programs.deployer(), programs.coordinator(), unused, unused)
+    material = await drafting.material(pattern_of(), "training")
+    assert (material.training is not None) == is_drafted
+
+
+async def test_another_bundle_under_the_key_of_a_plan_ends_it() -> None:
+    programs, approved = Programs(), approved_plan()
+    programs.versions.append(version_of(2, idempotency_key=f"plan-{approved.plan_id}"))
+    programs.bundles[2] = Bundle(instructions=Instructions(text="Another.", mode="append"))
+    plan = await to_rest(executing(programs), approved)
+    assert (plan.state, plan.policy) == ("rejected", None)
 
 
 async def test_the_last_training_of_an_algorithm_has_hyperparameters() -> None:

@@ -183,6 +183,17 @@ async def test_an_approved_plan_is_carried_out(world: World) -> None:
     assert [plan.policy for plan in await world.plans()] == ["shop@2-abababab"]
 
 
+async def test_an_approved_plan_of_a_dismissed_pattern_is_void(world: World) -> None:
+    analyst = world.analyst()
+    await analyst.look()
+    assert (await world.decided(OPERATOR, "approve", {})).status_code == 200
+    entry = await world.patterns.get("shop", pattern_of().pattern_id)
+    assert entry is not None
+    await world.patterns.put(msgspec.structs.replace(entry.value, state="dismissed"), entry.revision)
+    await analyst.look()
+    assert (await world.states(), world.programs.asked) == (["rejected"], [])
+
+
 @pytest.mark.parametrize("caller", [VIEWER, OTHER])
 @pytest.mark.parametrize("verb", ["approve", "reject"])
 async def test_who_may_not_steer_rollouts_decides_nothing(world: World, caller: Caller, verb: str) -> None:
