@@ -196,7 +196,11 @@ def _gain(cells: Sequence[Result], cycle: int, mode: str) -> str:
 
 
 def _notes(results: Sequence[Result], experiment: Experiment) -> Iterator[str]:
-    """What was refused, with its reason."""
+    """What compares with variants of one seed, and what was refused, with its reason."""
+    if len({len(variant.seeds) for variant in experiment.variants}) > 1:
+        firsts = {variant.name: cells_of(results, experiment, variant.name)[:1] for variant in experiment.variants}
+        gains = [f"{name} {_gain(cells, experiment.cycles, GREEDY)}" for name, cells in firsts.items() if cells]
+        yield f"Greedy gain of seed 0 alone: {', '.join(gains)}."
     refused = [result for result in results if result.experiment == experiment.name and result.refused is not None]
     if refused:
         yield "\n".join(f"- refused: {one.variant}, seed {one.seed}: {one.refused}" for one in refused)
