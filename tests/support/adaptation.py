@@ -238,7 +238,8 @@ def _json(document: object) -> httpx.Response:
 
 
 def _error(status: int, message: str) -> httpx.Response:
-    return httpx.Response(status, json={"error": {"message": message, "type": "x", "param": None, "code": None}})
+    code = "conflict" if status == 409 else None
+    return httpx.Response(status, json={"error": {"message": message, "type": "x", "param": None, "code": code}})
 
 
 _ARM = {
