@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -19,6 +19,8 @@ from tools.learning.worlds.single_answers import SingleAnswer, shown_text
 
 DRAW_SEED = 5
 ONLY_ANSWER: JsonObject = {"role": "system", "content": "Give only the answer."}
+WARM_UP = Supervised(examples=128, steps=8, learning_rate=1e-3, batch=16)
+LONGER = replace(WARM_UP, examples=300, steps=24)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,8 @@ class Dataset:
     graded: bool = False
     """The package's partial scores are rewards. Otherwise only the right answer is worth something: a wrong number that
     contains the right one has a part of it in the package."""
+    warm_up: Supervised = WARM_UP
+    """Teaches the form of an answer, and leaves room to learn."""
 
     def questions(self) -> Iterator[Question]:
         """Without end. Raises `NoTasks`."""
@@ -50,12 +54,11 @@ class Dataset:
         return Question(in_any_order(asked), task, shown_text(task, str(entry["answer"])))
 
 
-WARM_UP = Supervised(examples=300, steps=24, learning_rate=1e-3, batch=16)
 REASONING: Mapping[str, Procedural] = {
-    dataset.name: Procedural(dataset.questions, max_tokens, WARM_UP)
+    dataset.name: Procedural(dataset.questions, max_tokens, dataset.warm_up)
     for dataset, max_tokens in (
         (Dataset("spell_backward", {"min_word_len": 3, "max_word_len": 6}, graded=True), 10),
-        (Dataset("chain_sum", {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}), 6),
+        (Dataset("chain_sum", {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}, warm_up=LONGER), 6),
         (Dataset("letter_counting", {"min_words": 4, "max_words": 8}), 4),
         (Dataset("number_sorting", {"min_numbers": 3, "max_numbers": 4, "max_decimals": 0}), 48),
         (Dataset("products", {"min_digits": 1, "max_digits": 2}), 8),
