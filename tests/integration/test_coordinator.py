@@ -450,6 +450,8 @@ async def test_auto_is_the_planners_proposal_with_its_reasons(shared_settings: S
         proposal = (await workshop.api.get("/v1/plan", params={"role": ROLE})).json()
         assert (proposal["algorithm"], proposal["filter"]) == ("sft", {"min_reward": 0.5})
         assert (proposal["shape"]["successes"], proposal["shape"]["trainable"]) == (104, 0)
+        apart = (await workshop.api.get("/v1/plan", params={"role": ROLE, "held_out": 0.1})).json()
+        assert (apart["algorithm"], apart["shape"]["successes"] < 104) == (None, True), "as `ratchet train` counts them"
         made = (await workshop.api.post("/v1/jobs?dry_run=true", json=asked)).json()["request"]
         assert made["training_config"]["algorithm"] == "sft"
         assert made["training_config"]["dataset"]["filter"] == {"min_reward": 0.5}

@@ -14,6 +14,7 @@ from ratchet.cli.output import console, follow_up, print_answer, print_facts, pr
 from ratchet.cli.training import GEPA
 from ratchet.core.contract.http.jobs import PlanOut
 from ratchet.core.contract.roles import DEFAULT_ROLE
+from ratchet.core.datasets.domain.selection import HELD_OUT
 
 app = typer.Typer()
 
@@ -22,7 +23,8 @@ app = typer.Typer()
 def plan(role: RoleOption = DEFAULT_ROLE, as_json: AsJson = False, directory: Directory = HERE) -> None:
     """Propose an algorithm and its data for a role, and say why not the others."""
     endpoints = locate(directory)
-    proposal = get(endpoints, "coordinator", f"/v1/plan?{urlencode({'role': role})}", PlanOut)
+    asked = urlencode({"role": role, "held_out": HELD_OUT})
+    proposal = get(endpoints, "coordinator", f"/v1/plan?{asked}", PlanOut)
     if proposal.algorithm is None and not any(msgspec.to_builtins(proposal.shape).values()):
         require_role(endpoints, role)
 

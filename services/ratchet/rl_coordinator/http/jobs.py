@@ -140,10 +140,16 @@ class JobRoutes:
         ref = built.snapshot
         return 201, SnapshotOut(uri=ref.uri, digest=ref.digest, rows=built.rows, planned=planned(body, request))
 
-    async def plan_training(self, role: Annotated[str, Field(description="The role to train.")]) -> PlanOut:
+    async def plan_training(
+        self,
+        role: Annotated[str, Field(description="The role to train.")],
+        held_out: Annotated[
+            float | None, Field(ge=0, le=0.5, description="As in a request's `dataset.filter`.")
+        ] = None,
+    ) -> PlanOut:
         """Propose an algorithm and its data from what the role has, and say why not the others. `algorithm: auto` in a
         request stands for the proposal."""
-        shape, plan = await self.jobs.planner.plan(role)
+        shape, plan = await self.jobs.planner.plan(role, held_out=held_out)
         return PlanOut(
             role=role,
             algorithm=plan.chosen.algorithm if plan.chosen else None,

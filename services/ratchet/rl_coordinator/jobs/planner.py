@@ -71,16 +71,22 @@ class Planner:
     data: RoleData
     abilities: Abilities
 
-    async def plan(self, role: str, asked: TrainingConfig = PLAIN) -> tuple[Shape, Plan]:
+    async def plan(
+        self, role: str, asked: TrainingConfig | None = None, held_out: float | None = None
+    ) -> tuple[Shape, Plan]:
         """What a role has that a request lets through, and the proposal for it. Raises `Unavailable`.
 
-        A proposal was tried: its job has options that its algorithm takes, and data that it can learn from.
+        A proposal was tried: its job has options that its algorithm takes, and data that it can learn from. Without a
+        request it is for one of nothing but a role and, where that is given, `held_out` of its filter.
         """
+        is_request = asked is not None
+        if asked is None:
+            asked = replace(PLAIN, dataset=replace(PLAIN.dataset, filter=DatasetFilter(held_out=held_out)))
         policies = await self.policies.policies_of(role)
         consumed = await asyncio.to_thread(self.data.snapshots.consumed, policies.consumed_snapshots())
         shape = await self._shape(role, asked, policies, consumed)
         impossible: dict[str, str] = {}
-        if asked is not PLAIN:  # a request, to be made whole without asking back
+        if is_request:  # to be made whole without asking back
             impossible |= {name: NEEDS_TASKS for name, one in ALGORITHMS.items() if one.writes_bundle}
         while True:
             proposal = plan(shape, self.abilities.algorithms, impossible)
