@@ -32,6 +32,7 @@ from ratchet.core.contract.policy_manifest import REWARD_MODEL
 from ratchet.core.contract.training import CurrentMetrics, ResourceUsage
 from ratchet.core.errors import NotFound, RatchetError
 from ratchet.core.rules.figures import FIGURES
+from ratchet.core.rules.training_options import holdout_of
 from ratchet.core.stores.training_history import training_history
 
 if TYPE_CHECKING:
@@ -284,6 +285,9 @@ def facts_of(job: JobOut) -> dict[str, object]:
         "worker": job.worker,
         "created": job.created_at,
         "waited": f"{job.queue_wait_s:.0f} s",
+        "source": config.dataset.source,
+        "held out": holdout_of(job.request.evaluation) or None,
+        "offered": None if job.request.offer else "no",
         "starts within (UTC)": job.request.start_hours if job.state == "queued" else None,
         "started": job.started_at,
         "finished": job.finished_at,

@@ -193,7 +193,7 @@ def submit(
         show_job(job, directory)
     else:
         look = follow_up("jobs", "show", job.training_job_id, directory=directory)
-        console.print(f"job {job.training_job_id} is {job.state}; `{look}` follows it", markup=False)
+        console.print(f"job {job.training_job_id} is {awaiting(job)}; `{look}` follows it", markup=False)
     if wait and job.state != "completed":
         raise typer.Exit(ExitCode.PARTLY)
 
@@ -259,7 +259,7 @@ def wait_for(endpoints: Endpoints, job: JobOut, timeout_s: float | None, directo
     """The job once it has ended, or the time is up. Interrupting the wait does not cancel the job, and says so."""
     name = job.training_job_id
     if not quiet:
-        errors.print(f"job {name} is {job.state}", markup=False)
+        errors.print(f"job {name} is {awaiting(job)}", markup=False)
     with progress(f"{job.algorithm} of {job.role}", quiet=quiet) as bar:
 
         def show(seen: JobOut) -> None:
@@ -276,6 +276,12 @@ def wait_for(endpoints: Endpoints, job: JobOut, timeout_s: float | None, directo
                 show,
                 Waiting(timeout_s),
             )
+
+
+def awaiting(job: JobOut) -> str:
+    """The state of a job, and for which hours it waits."""
+    hours = job.request.start_hours if job.state == "queued" and job.priority in ("low", "normal") else None
+    return job.state if hours is None else f"{job.state}, to start within the hours {hours} (UTC)"
 
 
 def has_ended(job: JobOut) -> bool:

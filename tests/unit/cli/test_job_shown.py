@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from ratchet.cli.jobs import AlgorithmCosts, all_jobs, costs_of, sentence_of, show_job
+from ratchet.cli.training import awaiting
 from ratchet.core.contract.http.jobs import JobOut, JobsOut
 from ratchet.core.contract.training import Artifacts, CurrentMetrics, RequestMetadata, ResourceUsage, TrainingError
 from ratchet.core.stores.training_history import AttemptRecord
@@ -95,6 +96,13 @@ def test_a_plan_in_the_notes_has_a_line_for_each_reason(capsys: pytest.CaptureFi
     out = capsys.readouterr().out
     assert re.search(r"^notes +planned sft: all succeeded *\n +not dpo: 0 pairs *$", out, re.MULTILINE)
     assert re.search(r"^findings +one *\n +two *$", out, re.MULTILINE)
+
+
+def test_queued_job_says_for_which_hours_it_waits() -> None:
+    nightly = msgspec.structs.replace(RUNNING, state="queued", request=request(start_hours="22-6"))
+    assert awaiting(nightly) == "queued, to start within the hours 22-6 (UTC)"
+    assert awaiting(msgspec.structs.replace(nightly, priority="high")) == "queued"
+    assert awaiting(msgspec.structs.replace(nightly, state="running")) == "running"
 
 
 def test_costs_are_those_of_all_jobs_of_an_algorithm() -> None:

@@ -141,4 +141,6 @@ def _problem(error: jsonschema_rs.ValidationError, parts: Mapping[str, Schema]) 
         place = [*place, unknown]
     if isinstance(kind, jsonschema_rs.ValidationErrorKind.Enum):
         reason = f"must be one of {', '.join(map(str, kind.options))}, not {error.instance!r:.100}"
+    if place == ["start_hours"]:
+        reason = f"must be two hours of the day in UTC, such as 22-6, not {error.instance!r:.100}"
     return ".".join(map(str, place)) or "body", reason
