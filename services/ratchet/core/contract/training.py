@@ -309,8 +309,8 @@ class RequestMetadata(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 HOURS = r"^([01]?[0-9]|2[0-3])-([01]?[0-9]|2[0-3])$"
 StartHours = Annotated[str, matching(HOURS)]
-"""From the first hour of the day until the second begins, over midnight where that is the smaller one. The same hour twice
-is any hour."""
+"""From the first hour of the day until the second begins, over midnight where that is the smaller one. The same
+hour twice is any hour."""
 
 
 class TrainingRequest(Message, frozen=True, kw_only=True, omit_defaults=True):
