@@ -98,7 +98,7 @@ def test_a_plan_in_the_notes_has_a_line_for_each_reason(capsys: pytest.CaptureFi
     assert re.search(r"^findings +one *\n +two *$", out, re.MULTILINE)
 
 
-def test_queued_job_says_for_which_hours_it_waits() -> None:
+def test_queued_job_shows_for_which_hours_it_waits() -> None:
     nightly = msgspec.structs.replace(RUNNING, state="queued", request=request(start_hours="22-6"))
     assert awaiting(nightly) == "queued, to start within the hours 22-6 (UTC)"
     assert awaiting(msgspec.structs.replace(nightly, priority="high")) == "queued"
