@@ -16,7 +16,7 @@ HELD_OUT, TRAINING = 400, 2600
 DRAWN = 60_000
 """Questions at most, to come by so many that differ."""
 SEATS, PREFIX_TOKENS = 128, 40_000
-CYCLE = Reinforced(sample_size=128, learning_rate=1e-4, epochs=1, batch=128)
+CYCLE = Reinforced(sample_size=128, learning_rate=2e-4, epochs=1, batch=128)
 """One train step over all rows that have a signal."""
 
 
