@@ -415,7 +415,6 @@ def main() -> None:
         "--directory", type=Path, default=ROOT / ".cache" / "self-learning", help="where the run is kept"
     )
     parser.add_argument("--tau-bench", type=Path, help="tau-bench results, which are mined as well")
-    parser.add_argument("--note", help="what readers have to know of this run; the page begins with it")
     arguments = parser.parse_args()
     records = Records(arguments.directory.resolve() / "acts.json")
     if "began" not in records.read():
@@ -428,8 +427,6 @@ def main() -> None:
         )
         begun = {"at": datetime.now(UTC).isoformat(), "commit": commit.stdout.strip(), "cores": os.cpu_count()}
         records.keep("began", begun)
-    if arguments.note is not None:
-        records.keep("note", arguments.note)
     if arguments.tau_bench is not None:
         records.keep("tau_bench", tau_bench(arguments.tau_bench))
     began, before = time.monotonic(), records.read().get("spent", {"cpu_s": 0.0, "wall_s": 0.0})

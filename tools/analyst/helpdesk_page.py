@@ -43,10 +43,9 @@ def _introduction(acts: Figures) -> list[str]:
         misjudges five kinds of tickets, "refund too late" among them: that is what is planted. It answers the tickets
         of two days, and the world verifies how each ends: {_failing(acts, DAYS[0], "@all")} of the first day's fail,
         and {_failing(acts, DAYS[1], "@all")} of the second's. It plays them when the run begins; they are imported with
-        times of the days before, else the run would take two days. {acts["live"]["tickets"]} more are answered live: a
-        plan for a role whose calls pass no gateway is not approved."""
-    note = [acts["note"]] if "note" in acts else []
-    return ["# Self-learning end to end, on the help desk", made, *note, planted]
+        times of the days before, else the run would take two days. {acts["live"]["tickets"]} more are answered live:
+        without calls through the gateway a plan says that a gate would refuse it."""
+    return ["# Self-learning end to end, on the help desk", made, planted]
 
 
 def _patterns(run: Figures) -> list[str]:
@@ -54,8 +53,9 @@ def _patterns(run: Figures) -> list[str]:
         trajectories, tests {run["tested"]} claims and opens {len(run["opened"])} patterns:"""
     rows = ["| pattern | stability | reward lost | recommended |", "|---|---|---|---|"]
     for pattern in run["patterns"]:
-        lost, stability = pattern["reward_cost"], pattern["confidence"]
-        rows.append(f"| {_cell(pattern['statement'])} | {stability:.2f} | {lost:.0f} | {pattern['action']} |")
+        lost, stability = pattern["reward_cost"], pattern.get("confidence")
+        shown = "of an alert" if stability is None else f"{stability:.2f}"
+        rows.append(f"| {_cell(pattern['statement'])} | {shown} | {lost:.0f} | {pattern.get('action', 'note')} |")
     return ["## What goes wrong", looked, "\n".join(rows)]
 
 
@@ -113,8 +113,6 @@ def _last_look(acts: Figures) -> str:
     report = acts["compared"]["report"]["figures"]
     counted = f"""`ratchet report helpdesk` counts {report["plans_validated"]} plan validated and
         {report["plans_rolled_back"]} rolled back."""
-    if "third" not in acts:
-        return f"{counted} The run was ended before the analyst's last look, which comes eleven minutes later."
     about, look = acts["harmful"]["plan"]["pattern_id"], acts["third"]["analysis"]
     seen = next((pattern for pattern in look["patterns"] if pattern["pattern_id"] == about), None)
     is_there = seen is not None and seen["seen_at"] == look["until"]

@@ -73,7 +73,14 @@ def test_wheel_holds_schemas_registry_sql_template_and_pages_beside_code(tmp_pat
     assert {path.suffix for path in pages} == {".html", ".css", ".js", ".svg"}
     shipped = {path for path in files - pages if path.suffix != ".py"}
     models = {"base.safetensors", "adapter_model.safetensors"}
-    beside_code = {"py.typed", "smollm2.jinja", "figures.toml", "adapter_config.json", "digests.json"} | models
+    beside_code = {
+        "py.typed",
+        "smollm2.jinja",
+        "defaults.toml",
+        "figures.toml",
+        "adapter_config.json",
+        "digests.json",
+    } | models
     others = {path for path in shipped if path.suffix not in (".sql", ".json", ".yaml")}
     assert {path.name for path in others} <= {"README.md", "embedded.conf"} | beside_code
     assert Path("ratchet/py.typed") in shipped

@@ -70,12 +70,6 @@ def test_page_states_whether_the_pattern_is_seen_at_the_end(seen_at: str, words:
     assert words in page(acts("validated", seen_at))
 
 
-def test_page_states_that_a_run_was_ended_before_the_last_look() -> None:
-    shown = acts("validated", AT)
-    del shown["third"]
-    assert "ended before the analyst's last look" in page(shown)
-
-
 @pytest.mark.parametrize("state", ["validated", "rolled_back", "rejected"])
 def test_page_states_how_the_training_ended(state: str) -> None:
     assert f"**{state.replace('_', ' ')}**" in page(acts(state, AT)).partition("## A training")[2]
