@@ -81,7 +81,7 @@ class Workshop:
 
     def trained(self, version: int, base: Path, harm: str, harmless: str, steps: int) -> PolicyVersion:
         rows = [trajectory_row(n, success=True, messages=chat) for n, chat in enumerate(chats(harm, harmless))]
-        hyper = Hyperparameters(learning_rate=5e-3, batch_size=16, max_steps=steps, full_finetune=True, seed=3)
+        hyper = Hyperparameters(learning_rate=2e-3, batch_size=16, max_steps=steps, full_finetune=True, seed=3)
         made, _ = trained(RecordingRun(self.folder / f"run-{version}", "sft"), str(base), rows, hyper)
         save_policy(made, self.directory(version), "base")
         manifest = PolicyManifest(
