@@ -140,8 +140,8 @@ def written(machine: Machine, shown: Sequence[Shown]) -> str:
     if not machine.gpus:
         return "\n".join([*head, NOT_RUN, ""])
     head += [f"{', '.join(machine.gpus)}; torch {torch.__version__}; vLLM: {machine.vllm or 'none'}.", ""]
-    rows = ["| part | outcome |", "|---|---|", *(f"| {one.title} | {one.verdict} |" for one in shown)]
-    outputs = [["", f"## {one.title}", "", "```", *one.output, "```"] for one in shown if one.output]
+    rows = ["| part | outcome |", "|---|---|", *(f"| {part.title} | {part.verdict} |" for part in shown)]
+    outputs = [["", f"## {part.title}", "", "```", *part.output, "```"] for part in shown if part.output]
     return "\n".join([*head, *rows, *(line for lines in outputs for line in lines), ""])
 
 
@@ -161,7 +161,7 @@ def report(machine: Machine, parts: Sequence[Part], out: Path) -> int:
         shown.append(show(part, environment) if why is None else Shown(part.title, f"not run: {why}"))
         sys.stdout.write(f"{part.title}: {shown[-1].verdict}\n")
         out.write_text(written(machine, shown))
-    return 1 if any(one.failed for one in shown) else 0
+    return 1 if any(ran.failed for ran in shown) else 0
 
 
 def main() -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlencode
@@ -153,17 +153,21 @@ def costs(
     """
     endpoints = locate(directory)
     asked = {"since": since_of(since).isoformat()} | ({"role": role} if role is not None else {})
-    answer = CostsAnswer(costs=costs_of(all_jobs(endpoints, asked)))
+
+    def page(offset: int) -> JobsOut:
+        query = urlencode({**asked, "limit": PAGE, "offset": offset})
+        return get(endpoints, "coordinator", f"/v1/jobs?{query}", JobsOut)
+
+    answer = CostsAnswer(costs=costs_of(all_jobs(page)))
     print_answer(answer, as_json, lambda: show_costs(answer.costs))
 
 
-def all_jobs(endpoints: Endpoints, asked: dict[str, str]) -> list[JobOut]:
-    """Every job that a list has, page by page. One that is created meanwhile moves others to the next page."""
+def all_jobs(page_from: Callable[[int], JobsOut]) -> list[JobOut]:
+    """Every job of a list, by its pages from an offset on. One that is created meanwhile moves others to the next."""
     jobs: dict[str, JobOut] = {}
     offset = 0
     while True:
-        query = urlencode({**asked, "limit": PAGE, "offset": offset})
-        page = get(endpoints, "coordinator", f"/v1/jobs?{query}", JobsOut)
+        page = page_from(offset)
         jobs |= {job.training_job_id: job for job in page.jobs}
         offset += len(page.jobs)
         if not page.jobs or offset >= page.total:

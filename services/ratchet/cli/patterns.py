@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 from urllib.parse import urlencode
 
@@ -93,11 +94,7 @@ def dismiss(
     directory: Directory = HERE,
 ) -> None:
     """Dismiss a pattern: it is known, or no fault. It stays dismissed however often it is seen."""
-    endpoints = locate(directory)
-    path, body = f"{path_of(resolved(endpoints, pattern))}/dismiss", DecisionIn(reason=reason)
-    answer = decided(endpoints, path, PatternOut, body, dry_run=dry_run, as_json=as_json)
-    if answer is not None:
-        print_answer(answer, as_json, f"pattern {answer.pattern.pattern_id} is {answer.pattern.state}")
+    _decide(directory, pattern, "dismiss", DecisionIn(reason=reason), dry_run=dry_run, as_json=as_json)
 
 
 @app.command()
@@ -109,8 +106,12 @@ def reopen(
     directory: Directory = HERE,
 ) -> None:
     """Undo the dismissal of a pattern: it is open again."""
+    _decide(directory, pattern, "reopen", DecisionIn(reason=reason), dry_run=dry_run, as_json=as_json)
+
+
+def _decide(directory: Path, pattern: str, verb: str, body: DecisionIn, *, dry_run: bool, as_json: bool) -> None:
     endpoints = locate(directory)
-    path, body = f"{path_of(resolved(endpoints, pattern))}/reopen", DecisionIn(reason=reason)
+    path = f"{path_of(resolved(endpoints, pattern))}/{verb}"
     answer = decided(endpoints, path, PatternOut, body, dry_run=dry_run, as_json=as_json)
     if answer is not None:
         print_answer(answer, as_json, f"pattern {answer.pattern.pattern_id} is {answer.pattern.state}")

@@ -123,7 +123,7 @@ def test_each_value_that_is_asked_for_is_the_one_that_trains(
     expected = adapter | {"lora": msgspec.structs.asdict(lora), "full_finetune": False}
     assert {name: reported[name] for name in expected} == expected
     # What no request names shapes a training as well.
-    unnamed = {"adam_betas": [0.9, 0.98], "min_lr_rate": 0.1}
+    unnamed = {"adam_betas": [0.9, 0.98], "min_lr_rate": None}  # the scheduler asked for is constant
     assert {name: reported[name] for name in unnamed} == unnamed
     # Five train steps, of which four are a ramp: shares of .25, .5, .75, 1 and 1.
     assert reported["mean_learning_rate"] == pytest.approx(3e-4 * 0.7)

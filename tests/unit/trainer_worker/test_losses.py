@@ -175,7 +175,7 @@ def test_k3_is_zero_at_the_reference_and_positive_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("pushed", [0.0, 3.0, 15.0], ids=["not", "a little", "far"])
-def test_an_estimate_of_kl_is_near_the_exact_one_after_a_rare_token_was_learnt(pushed: float) -> None:
+def test_kl_estimate_is_near_the_exact_one_once_a_rare_token_is_learnt(pushed: float) -> None:
     """64 draws of the old policy, one of a token that it hardly ever draws, and whose odds then grew by `pushed`."""
     logits = torch.tensor([2.0, 1.0, 0.5, 0.0, -9.0])
     moved = logits + torch.tensor([0.8, -0.6, 0.3, -0.4, pushed])

@@ -53,9 +53,7 @@ def alerted(
     began, and older ones that came after their pattern was seen last."""
     before, warned = {pattern.pattern_id: pattern for pattern in known}, dict[str, Pattern]()
     for alert in alerts:
-        if alert.cleared or alert.severity == "info":
-            continue
-        if alert.role is None or "rises" not in (alert.labels or {}):  # an older reward computer raised it
+        if alert.cleared or alert.severity == "info" or alert.role is None:
             continue
         try:
             pattern = _pattern(alert, alert.role, windows)

@@ -202,25 +202,21 @@ def changes(role: str, windows: Windows, outcome: Outcome, now: datetime) -> Ite
 
 def dismissal(pattern: Pattern) -> LearningEvent:
     """The step of a pattern that a person dismissed."""
-    return LearningEvent(
-        at=pattern.closed_at or pattern.seen_at,
-        phase="pattern_identification",
-        what="pattern_dismissed",
-        summary=f"Dismissed: {pattern.reason}"[:LONGEST_STATEMENT],
-        key=f"{pattern.pattern_id}/{(pattern.closed_at or pattern.seen_at).isoformat()}",
-        role=pattern.role,
-        pattern_id=pattern.pattern_id,
-        facts={"by": pattern.closed_by},
-    )
+    at = pattern.closed_at or pattern.seen_at
+    return _decision("pattern_dismissed", pattern, at, pattern.closed_by, f"Dismissed: {pattern.reason}")
 
 
 def reopening(pattern: Pattern, at: datetime, by: str, reason: str | None) -> LearningEvent:
     """The step of a pattern whose dismissal a person undid."""
+    return _decision("pattern_reopened", pattern, at, by, f"Open again: {reason or pattern.statement}")
+
+
+def _decision(what: str, pattern: Pattern, at: datetime, by: str | None, summary: str) -> LearningEvent:
     return LearningEvent(
         at=at,
         phase="pattern_identification",
-        what="pattern_reopened",
-        summary=f"Open again: {reason or pattern.statement}"[:LONGEST_STATEMENT],
+        what=what,
+        summary=summary[:LONGEST_STATEMENT],
         key=f"{pattern.pattern_id}/{at.isoformat()}",
         role=pattern.role,
         pattern_id=pattern.pattern_id,

@@ -93,6 +93,14 @@ class Algorithm:
     """Its loss means the same at every train step, so that the step with the lowest one is the best so far; that of a
     policy gradient does not."""
 
+    def learning_rate_of(self, hyperparameters: Hyperparameters) -> float:
+        """The learning rate that a job trains with. Raises `ValueError` where neither it nor the algorithm has one."""
+        if self.default_learning_rates is not None:
+            return self.default_learning_rates.rate_of(hyperparameters)
+        if hyperparameters.learning_rate is None:
+            raise ValueError(f"{self.name} declares no default_learning_rates: ask for a learning_rate")
+        return hyperparameters.learning_rate
+
     @property
     def all_hyperparameters(self) -> frozenset[str]:
         """Every hyperparameter that it has."""

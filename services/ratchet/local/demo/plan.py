@@ -268,8 +268,9 @@ def notice(plan: Plan, *, on_vllm: bool) -> str:
             lines.append(f"Here vLLM serves, which took {took.minutes_on_vllm} minutes and 3.3 GB for itself.")
     if plan.precision != "bf16":
         lines.append(
-            "This processor has no instructions for bfloat16, so the run is in float32: parts of it took two to three "
-            "times as long as in bfloat16 on a processor that has them, in half as much memory again."
+            "This processor was measured to multiply in bfloat16 hardly faster than in float32, so the run is in "
+            "float32: another such processor took two to three times as long for parts of it, in half as much memory "
+            "again."
         )
     return "\n".join(lines)
 

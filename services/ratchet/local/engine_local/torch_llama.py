@@ -94,6 +94,12 @@ class LlamaNetwork:
         adapted._layers = [_adapted(*both) for both in layers]  # noqa: SLF001 - its own
         return adapted
 
+    @property
+    def adapter_bytes(self) -> int:
+        """Of the factors that an adapter changed: they are shared with no other network."""
+        factors = (factor for each in self._layers for factor in (each.qkv, each.out, each.gate_up, each.down))
+        return sum(factor.weight_IO.nbytes + factor.down_IR.nbytes for factor in factors if factor.down_IR is not None)
+
     def __call__(
         self, ids_BT: Tensor, positions_BT: Tensor, mask_B1TW: Tensor, layers: Sequence[CacheLayerMixin], keep: int = 1
     ) -> Tensor:

@@ -34,7 +34,7 @@ class Weights:
     """A model and its tokenizer in memory."""
 
     model: Any
-    """A transformers causal model in evaluation mode; its classes carry no usable types."""
+    """A transformers causal model in evaluation mode, without what is unmerged; its classes carry no usable types."""
     text: ChatText
     tokenizer_digest: str | None
     own_bytes: int = 0
@@ -103,13 +103,14 @@ def with_adapter(base: Weights, directory: Path, trained_with: str | None) -> We
     with refusing("load the adapter"):
         adapted: Any = PeftModel.from_pretrained(shared, str(directory))
         rough = base.model.dtype != torch.float32
-        unmerged = beside_weights(base.network, adapted.get_base_model()) if rough else None
+        if rough and (unmerged := beside_weights(base.network, adapted.get_base_model())) is not None:
+            return Weights(base.model, base.text, base.tokenizer_digest, unmerged.adapter_bytes, unmerged)
         # The safe merge replaces weights; the plain one would add to those that are shared with the base.
         model: Any = adapted.merge_and_unload(safe_merge=True)
     model.eval().requires_grad_(requires_grad=False)
     known = {weight.data_ptr() for weight in base.model.parameters()}
     changed = (weight for weight in model.parameters() if weight.data_ptr() not in known)
-    return Weights(model, base.text, base.tokenizer_digest, _nbytes(changed), unmerged)
+    return Weights(model, base.text, base.tokenizer_digest, _nbytes(changed))
 
 
 def _nbytes(weights: Iterable[torch.Tensor]) -> int:

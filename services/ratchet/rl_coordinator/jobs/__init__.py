@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ratchet.bus.connection import Bus
@@ -35,7 +36,7 @@ from ratchet.core.stores.warehouse import Warehouse
 from ratchet.rl_coordinator.jobs.anew import Anew
 from ratchet.rl_coordinator.jobs.dispatcher import Dispatcher
 from ratchet.rl_coordinator.jobs.domain.jobs import CountedOf, Limits
-from ratchet.rl_coordinator.jobs.domain.requests import Abilities
+from ratchet.rl_coordinator.jobs.domain.requests import STREAM_NAME, Abilities
 from ratchet.rl_coordinator.jobs.domain.retries import DEFAULT_RETRIES
 from ratchet.rl_coordinator.jobs.domain.schedule import Schedule
 from ratchet.rl_coordinator.jobs.exporter import Exporter
@@ -107,7 +108,8 @@ async def build_jobs(  # noqa: PLR0913 - assembles the subject of all that it is
     store = KvJobs(Bucket(bus, JOBS, Job), Bucket(bus, BUCKET, str))
     await store.load()
     data = _role_data(settings, able.amounts, bus, warehouse, objects)
-    exporter = Exporter(store, policies, data.selector, data.snapshots, objects, data.tasks, bus)
+    held = partial(bus.extent, STREAM_NAME)
+    exporter = Exporter(store, policies, data.selector, data.snapshots, objects, data.tasks, bus.now, held)
     feasibility = Feasibility(policies, exporter, objects, data.snapshots, able.amounts, store, gateway)
     intake = Intake(bus, store, feasibility, able, schedule, counted)
     limits = Limits(settings.lease_s, timing.claim_s, MAX_ATTEMPTS, DEFAULT_RETRIES)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 
 import msgspec
 import structlog
 from msgspec.structs import replace
 
-from ratchet.bus.connection import Bus
+from ratchet.bus.connection import Extent
 from ratchet.core.contract.http.jobs import PreviewOut
 from ratchet.core.contract.policy_manifest import BUNDLE
 from ratchet.core.contract.snapshot import SNAPSHOT, TRAJECTORIES, SnapshotHeader, SnapshotManifest
@@ -28,7 +29,7 @@ from ratchet.core.rules.algorithms import ALGORITHMS, dataset_format
 from ratchet.core.rules.training_options import most_steps, ramp_problem
 from ratchet.core.stores.policies import BlobStore, weights_behind
 from ratchet.rl_coordinator import metrics
-from ratchet.rl_coordinator.jobs.domain.requests import STREAM, STREAM_NAME
+from ratchet.rl_coordinator.jobs.domain.requests import STREAM
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
 from ratchet.rl_coordinator.jobs.task_sets import TaskFiles
 from ratchet.rl_coordinator.registry import KvPolicies, Policies, StartingPoint
@@ -61,7 +62,9 @@ class Exporter:
     snapshots: Snapshots
     objects: BlobStore
     tasks: TaskFiles
-    bus: Bus
+    now: Callable[[], datetime]
+    held: Callable[[], Awaitable[Extent]]
+    """What the stream of trajectories still holds."""
 
     async def prepare(self, job: Job) -> None:
         """Store the queued job with its data exported, and a base model that means the same tomorrow.
@@ -98,7 +101,7 @@ class Exporter:
                 snapshot=export.snapshot,
                 parent=start.parent,
                 trajectories=export.rows,
-                updated_at=self.bus.now(),
+                updated_at=self.now(),
             )
 
         await self.store.change_job(job.training_job_id, prepared)
@@ -141,7 +144,7 @@ class Exporter:
                     role=role,
                     training_job_id=job_id,
                     algorithm=query.algorithm,
-                    created_at=self.bus.now(),
+                    created_at=self.now(),
                     filters=msgspec.to_builtins(plan.filter or query.filter),
                     sample_size=query.dataset.sample_size,
                     reward_function=plan.reward_function,
@@ -198,7 +201,7 @@ class Exporter:
     async def _query(self, role: str, config: TrainingConfig, policies: Policies, parent: str | None) -> SnapshotQuery:
         """The data that a job asks for, and the data that the stable policy's lineage has already learned from."""
         consumed = await asyncio.to_thread(self.snapshots.consumed, policies.consumed_snapshots())
-        held = await self.bus.extent(STREAM_NAME) if config.dataset.source == STREAM else None
+        held = await self.held() if config.dataset.source == STREAM else None
         return SnapshotQuery(role, config.algorithm, config.dataset, consumed, policies.generations(parent), held)
 
 

@@ -18,14 +18,14 @@ from torch import Tensor, nn
 
 from ratchet.bus.message import JsonObject
 from ratchet.core.contract.training import HealthStop
-from ratchet.core.rules.algorithms import ALGORITHMS, LearningRates
+from ratchet.core.rules.algorithms import ALGORITHMS
 from ratchet.core.rules.training_options import COSINE
 from ratchet.trainer_worker.errors import Diverged, StopRequested, Unhealthy
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Run, TrainStep
 from ratchet.trainer_worker.training.learner.health import asked_limits, described
 from ratchet.trainer_worker.training.learner.last_healthy import LastHealthy, read_state, write_state
-from ratchet.trainer_worker.training.learner.optimizer import ADAM_BETAS, MIN_RATE, Schedule, optimizer_of, set_rate
+from ratchet.trainer_worker.training.learner.optimizer import ADAM_BETAS, Schedule, optimizer_of, set_rate
 from ratchet.trainer_worker.training.learner.ranking import auc
 from ratchet.trainer_worker.training.learner.watch import LoopLimits, Watch
 from ratchet.trainer_worker.training.policy import TrainedPolicy
@@ -88,8 +88,6 @@ class Lesson:
     examples: int
     samples: int
     """Examples as a job counts them."""
-    rates: LearningRates
-    """Where a job leaves its learning rate out."""
     pass_tokens: int
     """Most tokens that go through the model at once."""
     in_order: bool = False
@@ -161,16 +159,14 @@ class _Loop:
         self._learns, self._healthy = learns, healthy
         self._size, self._accumulation = spec.batch_size, hyper.gradient_accumulation or 1
         self._seed = hyper.seed or 0
-        self._epochs, self._max_steps = (
-            hyper.epochs or ALGORITHMS[spec.config.algorithm].default_epochs,
-            hyper.max_steps,
-        )
+        algorithm = ALGORITHMS[spec.config.algorithm]
+        self._epochs, self._max_steps = hyper.epochs or algorithm.default_epochs, hyper.max_steps
         self._steps_per_epoch = math.ceil(math.ceil(lesson.examples / self._size) / self._accumulation)
         self.total = self._max_steps or self._epochs * self._steps_per_epoch
         ratio = options.warmup_ratio
         warmup = hyper.warmup_steps if ratio is None else math.ceil(ratio * self.total)
         self._schedule = Schedule.of(hyper.lr_scheduler or COSINE, warmup, self.total, WARMUP_STEPS)
-        self._rate = lesson.rates.rate_of(hyper)
+        self._rate = algorithm.learning_rate_of(hyper)
         self._decay = WEIGHT_DECAY if hyper.weight_decay is None else hyper.weight_decay
         self._clip = MAX_GRAD_NORM if hyper.max_grad_norm is None else hyper.max_grad_norm
         self._optimizer = optimizer_of(learns.values(), self._rate, self._decay)
@@ -212,18 +208,14 @@ class _Loop:
     def effective(self) -> JsonObject:
         return {
             **self._policy.effective(),
-            "learning_rate": self._rate,
             "batch_size": self._size,
             "gradient_accumulation": self._accumulation,
             "epochs": self._epochs,
             "max_steps": self._max_steps,
-            "warmup_steps": self._schedule.warmup_steps,
-            "mean_learning_rate": self._rate * self._schedule.mean_share,
+            **self._schedule.effective(self._rate),
             "max_grad_norm": self._clip,
             "seed": self._seed,
             "weight_decay": self._decay,
-            "lr_scheduler": self._schedule.scheduler,
-            "min_lr_rate": MIN_RATE,
             "adam_betas": [*ADAM_BETAS],
             "health": asdict(self._watch.limits) if self._watch.limits else None,
             "bf16": self._policy.bf16,

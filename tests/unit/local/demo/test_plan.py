@@ -109,7 +109,7 @@ def test_the_real_demo_prints_what_a_run_took() -> None:
     assert "vLLM" not in printed
     assert f"vLLM serves, which took {took.minutes_on_vllm} minutes" in notice(REAL, on_vllm=True)
     assert "float32" not in printed
-    assert "the run is in float32: parts of it took" in notice(REAL_FLOAT32, on_vllm=False)
+    assert "the run is in float32: " in notice(REAL_FLOAT32, on_vllm=False)
     assert "took" not in notice(replace(REAL, takes=None), on_vllm=False)
 
 

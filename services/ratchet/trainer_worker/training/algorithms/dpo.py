@@ -13,7 +13,6 @@ from torch import Tensor
 
 from ratchet.core.contract.snapshot import PairRow
 from ratchet.core.contract.training import EvaluationResults
-from ratchet.core.rules.defaults import DEFAULTS
 from ratchet.core.rules.intervals import wilson
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
@@ -57,7 +56,6 @@ def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[PairRow], run: R
         objective,
         len(learn),
         len(learn),
-        DEFAULTS["dpo"].learning_rate,
         scorer.pass_tokens,
         keep=reference.save,
         ranks=scorer.ranks,

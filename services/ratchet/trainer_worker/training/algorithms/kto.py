@@ -21,7 +21,6 @@ from torch import Tensor
 from ratchet.core.chat_templates.conversations import Conversation
 from ratchet.core.contract.snapshot import LabelRow
 from ratchet.core.contract.training import EvaluationResults
-from ratchet.core.rules.defaults import DEFAULTS
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
@@ -84,7 +83,6 @@ def train(spec: JobSpec, policy: TrainedPolicy, labels: Sequence[LabelRow], run:
         objective,
         count,
         count,
-        DEFAULTS["kto"].learning_rate,
         scorer.pass_tokens,
         in_order=True,
         keep=keep,

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from ratchet.core.contract.snapshot import PairRow
 from ratchet.core.contract.training import EvaluationResults
-from ratchet.core.rules.defaults import DEFAULTS
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
 from ratchet.trainer_worker.training.chats import chat_rows
@@ -52,7 +51,6 @@ def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[PairRow], run: R
         objective,
         len(learn),
         len(learn),
-        DEFAULTS["reward_model"].learning_rate,
         scorer.pass_tokens,
         ranks=scorer.ranks,
         evaluate=(lambda: scores_of(judged(never))) if held else None,

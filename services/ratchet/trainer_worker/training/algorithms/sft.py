@@ -8,7 +8,6 @@ from typing import Any
 
 from ratchet.core.chat_templates.conversations import Conversation, conversations_of
 from ratchet.core.contract.snapshot import TrajectoryRow
-from ratchet.core.rules.defaults import DEFAULTS
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
 from ratchet.trainer_worker.training.chats import chat_rows
@@ -44,7 +43,6 @@ def train(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[Trajector
         Likelihood(scorer, rows),
         len(rows),
         samples,
-        DEFAULTS["sft"].learning_rate,
         scorer.pass_tokens,
         ranks=scorer.ranks,
         evaluate=held.scores if held else None,

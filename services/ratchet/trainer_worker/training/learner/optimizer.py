@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from ratchet.bus.message import JsonObject
 from ratchet.core.rules.training_options import CONSTANT, COSINE, LINEAR, ramp_problem
 
 ADAM_BETAS = (0.9, 0.98)
@@ -55,6 +56,16 @@ class Schedule:
     def mean_share(self) -> float:
         """Of the learning rate, over all train steps."""
         return statistics.fmean(self.share(number) for number in range(1, self.total + 1))
+
+    def effective(self, learning_rate: float) -> JsonObject:
+        """The hyperparameters of a job with this peak."""
+        return {
+            "learning_rate": learning_rate,
+            "mean_learning_rate": learning_rate * self.mean_share,
+            "warmup_steps": self.warmup_steps,
+            "lr_scheduler": self.scheduler,
+            "min_lr_rate": None if self.scheduler == CONSTANT else MIN_RATE,
+        }
 
 
 def optimizer_of(parameters: Iterable[nn.Parameter], rate: float, weight_decay: float) -> torch.optim.AdamW:

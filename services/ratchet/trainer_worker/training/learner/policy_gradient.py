@@ -28,7 +28,7 @@ from ratchet.trainer_worker.training.learner.last_healthy import LastHealthy
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
 from ratchet.trainer_worker.training.learner.losses import CISPO, Objective
 from ratchet.trainer_worker.training.learner.masks import UNMASKABLE, Masks
-from ratchet.trainer_worker.training.learner.optimizer import ADAM_BETAS, MIN_RATE
+from ratchet.trainer_worker.training.learner.optimizer import ADAM_BETAS
 from ratchet.trainer_worker.training.learner.rows import PolicyData, policy_data
 from ratchet.trainer_worker.training.learner.start import (
     FixedRows,
@@ -87,7 +87,9 @@ def begin(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[Trajector
     if not spec.holdout:
         return Learning(spec, policy, run, data, scorer)
     learnt = {row.trajectory_id for row in data.rows}
-    apart = hold_out(spec, {one.trajectory_id: one.task_key for one in data.scored if one.trajectory_id in learnt})
+    apart = hold_out(
+        spec, {tried.trajectory_id: tried.task_key for tried in data.scored if tried.trajectory_id in learnt}
+    )
     tasks = {tried.task_key for tried in data.scored if tried.trajectory_id in apart}
     held_rows = [row for row in data.rows if row.trajectory_id in apart]
     held = HeldOut.begin(spec, scorer, held_rows, data.scored, reward_gained, run.stop_requested)
@@ -194,10 +196,7 @@ def update_options(learning: Learning) -> UpdateOptions:
     Raises `ValueError` where neither the job nor the algorithm has a learning rate.
     """
     hyper, algorithm = learning.hyper, ALGORITHMS[learning.spec.config.algorithm]
-    rates = algorithm.default_learning_rates
-    rate = rates.rate_of(hyper) if rates is not None else hyper.learning_rate
-    if rate is None:
-        raise ValueError(f"{algorithm.name} declares no default_learning_rates: ask for a learning_rate")
+    rate = algorithm.learning_rate_of(hyper)
     plain = UpdateOptions(rate, learning.spec.batch_size, hyper.epochs or algorithm.default_epochs)
     longest = max(row.trained for row in learning.data.rows)
     return UpdateOptions(
@@ -223,13 +222,11 @@ def effective(learning: Learning, update: Update) -> JsonObject:
     objective, limits = options.objective, asked_limits(Limits, learning.spec.config.health)
     return {
         **learning.policy.effective(),
-        "learning_rate": options.learning_rate,
         "batch_size": options.batch_size // options.accumulation,
         "gradient_accumulation": options.accumulation,
         "epochs": options.epochs,
         "max_steps": options.max_steps,
-        "warmup_steps": schedule.warmup_steps,
-        "mean_learning_rate": options.learning_rate * schedule.mean_share,
+        **schedule.effective(options.learning_rate),
         "max_grad_norm": options.max_grad_norm,
         "max_length": learning.hyper.max_length,
         "pass_tokens": learning.scorer.pass_tokens,
@@ -246,8 +243,6 @@ def effective(learning: Learning, update: Update) -> JsonObject:
         "entropy_coefficient": options.entropy_coefficient,
         "adam_betas": list(ADAM_BETAS),
         "weight_decay": options.weight_decay,
-        "lr_scheduler": schedule.scheduler,
-        "min_lr_rate": MIN_RATE,
         "health": asdict(limits) if limits else None,
         "bf16": learning.policy.bf16,
     }
