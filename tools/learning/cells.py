@@ -245,7 +245,7 @@ BESIDE_ANSWERS = (
 """And what right answers would teach, which neither of them sees."""
 
 
-def _procedural(name: str, title: str, asks: str, *, cycles: int = 36) -> Experiment:
+def _procedural(name: str, title: str, asks: str, *, cycles: int = 10) -> Experiment:
     """Of questions that are drawn without end, with an exam at the end."""
     return Experiment(
         name=name,
@@ -266,7 +266,6 @@ PROCEDURAL = (
         "One line of JSON with two to four keys, each of the type that the question names; the types are drawn."
         " Right: the answer is that object and nothing else, no key is missing, too many or of another type. An object"
         " with some of it right has a part of the reward. Questions and judge are made here.",
-        cycles=24,
     ),
     _procedural(
         "chain_sum",

@@ -16,8 +16,9 @@ HELD_OUT, TRAINING = 400, 2600
 DRAWN = 60_000
 """Questions at most, to come by so many that differ."""
 SEATS, PREFIX_TOKENS = 128, 40_000
-CYCLE = Reinforced(sample_size=128, learning_rate=2e-4, epochs=1, batch=128)
-"""One train step over all rows that have a signal. The rate is a choice between two that were tried, 1e-4 and 3e-4."""
+CYCLE = Reinforced(sample_size=128, learning_rate=3e-4, epochs=1, batch=128)
+"""One train step over all rows that have a signal. Of 1e-4 and 3e-4 the latter gained about three times as much a cycle
+of needle_haystack."""
 
 
 @dataclass(frozen=True, slots=True)
