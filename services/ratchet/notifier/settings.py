@@ -121,6 +121,8 @@ class Settings(ServiceSettings):
     health_urls: Annotated[Mapping[str, HttpAddress], *FROM_JSON] = Field(default_factory=dict[str, str])
     """Where the services say whether they are ready. JSON: `{"gateway": "http://gateway:9100"}`, by the service's name;
     `ratchet up` and the containers set it."""
+    alertmanager_key: Annotated[SecretStr, Field(min_length=24)] | None = None
+    """The key with which Alertmanager posts to /alertmanager at the health port; unset, nothing is taken there."""
 
 
 def verify(settings: Settings, _: Mapping[str, str]) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ratchet.core.service.alerts import Alerts
 from ratchet.core.service.health_ports import ServiceState
+from ratchet.notifier.alertmanager import POSTED_KEY
 from ratchet.notifier.domain.deliveries import RECEIVER_KEY
 
 LOOK_S = 15.0
@@ -132,7 +133,7 @@ class Watch:
             if now_s - self._since[condition.key] >= condition.wait_s:
                 await self._alerts.raise_alert(condition.key, condition.summary, severity=condition.severity)
         away = BROKER.key in self._since
-        open_keys = [key for key in self._alerts.keys if not key.startswith(RECEIVER_KEY)]
+        open_keys = [key for key in self._alerts.keys if not key.startswith((RECEIVER_KEY, POSTED_KEY))]
         for key in open_keys:
             if key not in self._since and not unknown(key, states, broker_away=away):
                 await self._alerts.clear_alert(key)

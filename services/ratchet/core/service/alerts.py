@@ -46,6 +46,11 @@ class Alerts:
     _pending: dict[str, Alert] = field(default_factory=dict[str, Alert], init=False)
 
     @property
+    def resumed(self) -> bool:
+        """Whether it is known which alerts the process before this one raised and did not clear."""
+        return self._resumed
+
+    @property
     def pending(self) -> list[Alert]:
         """Those that the broker has not taken yet."""
         return [*self._pending.values()]

@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ratchet.core.errors import RatchetError
+from ratchet.core.service.asgi import AsgiApp, Receive, Scope, Send
 
 Check = Callable[[], Awaitable[str | None]]
 """Returns None when all is well, else the reason why not."""
@@ -33,6 +34,8 @@ class Health:
     checks: Mapping[str, Check] = field(default_factory=dict[str, Check])
     notes: Mapping[str, Check] = field(default_factory=dict[str, Check])
     """Faults that do not keep the service from its work."""
+    others: Mapping[str, AsgiApp] = field(default_factory=dict[str, AsgiApp])
+    """What else the port serves, by path."""
     _shown: set[str] = field(default_factory=set[str])
     """Checks whose state the metrics have."""
 
@@ -77,8 +80,8 @@ async def has_files() -> str | None:
     return None
 
 
-def health_app(health: Health) -> Starlette:
-    """The three routes."""
+def health_app(health: Health) -> AsgiApp:
+    """The three routes, and what else the service has there."""
 
     async def alive(_: Request) -> Response:
         return JSONResponse({"service": health.service, "status": "alive"})
@@ -92,4 +95,9 @@ def health_app(health: Health) -> Starlette:
         await health.state()
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 
-    return Starlette(routes=[Route("/healthz", alive), Route("/readyz", ready), Route("/metrics", metrics)])
+    own = Starlette(routes=[Route("/healthz", alive), Route("/readyz", ready), Route("/metrics", metrics)])
+
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+        await health.others.get(scope.get("path", ""), own)(scope, receive, send)
+
+    return served

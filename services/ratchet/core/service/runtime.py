@@ -15,6 +15,7 @@ import uvloop
 
 from ratchet.bus.tasks import end
 from ratchet.core.errors import ConfigError, RatchetError
+from ratchet.core.service.asgi import AsgiApp
 from ratchet.core.service.files import room_check
 from ratchet.core.service.health import Check, Health, health_app
 from ratchet.core.service.http import HttpServer
@@ -51,6 +52,8 @@ class App:
     checks: Mapping[str, Check] = field(default_factory=dict[str, Check])
     notes: Mapping[str, Check] = field(default_factory=dict[str, Check])
     """Faults that /readyz reports and alerts name, but that do not keep the service from its work."""
+    others: Mapping[str, AsgiApp] = field(default_factory=dict[str, AsgiApp])
+    """What the health port serves besides its own, by path."""
     drain_s: float = 0.0
     """How much longer than `SHUTDOWN_S` a stop may take, so that open calls can end."""
 
@@ -124,6 +127,7 @@ async def _serve(name: str, build: AbstractAsyncContextManager[App], settings: S
         try:
             health.checks = app.checks
             health.notes = {**app.notes, "disk": room_check(settings.data_dir)}
+            health.others = app.others
             health.starting = None
             log.info("running", health_port=server.port)
             return await supervise(app, stopping, SHUTDOWN_S + app.drain_s)
