@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import re
 import sys
 from itertools import product
 
@@ -15,18 +16,20 @@ from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 from ratchet.bus.testing import eventually
 from ratchet.core.service.health import Health, health_app
 from ratchet.core.service.http import HttpServer
-from ratchet.local.local_stack.catalog import ANALYST, SERVICES, WORKFLOWS
+from tests.support.compose import REPOSITORY
 
+METRICS = re.compile(r"^from prometheus_client import .*\b(Counter|Gauge|Histogram)\b", re.MULTILINE)
 EXAMPLE = "example"
 ASKED_FOR = {"status": ("succeeded", "failed"), "outcome": ("valid",), "state": ("open",)}
 """Values of labels that panels name."""
 
 
 def import_all_metrics() -> None:
-    """Register the metrics of the bus, of health checks and of every service."""
-    shared = ("ratchet.core.service.health", "ratchet.bus.consumer", "ratchet.bus.projection")
-    for module in (*shared, *(f"{s.module}.metrics" for s in (*SERVICES, WORKFLOWS, ANALYST))):
-        importlib.import_module(module)
+    """Register the metrics of all modules that have some."""
+    services = REPOSITORY / "services"
+    for file in sorted(services.rglob("*.py")):
+        if METRICS.search(file.read_text()):
+            importlib.import_module(".".join(file.relative_to(services).with_suffix("").parts))
 
 
 def one_event() -> None:

@@ -131,7 +131,7 @@ def running_alertmanager(directory: Path, notifier: int, key: str) -> Iterator[i
         ready_url=f"http://{LOOPBACK}:{port}/-/ready",
         url=f"http://{LOOPBACK}:{port}",
         port=port,
-        cwd=UNPACKED.parents[1] if ALERTMANAGER == str(UNPACKED / "prometheus-alertmanager") else None,
+        cwd=UNPACKED.parents[1] if str(UNPACKED / "prometheus-alertmanager") == ALERTMANAGER else None,
     )
     with running(program, directory):
         yield port

@@ -17,7 +17,20 @@ from tools.dashboard.loop_overview import dashboard, main
 
 PANELS: list[dict[str, Any]] = [panel for panel in dashboard()["panels"] if panel["type"] != "row"]
 PROVISIONING = REPOSITORY / "deploy/grafana/provisioning"
-KEYWORDS = {"sum", "by", "rate", "increase", "max", "histogram_quantile", "unless", "or", "and", "absent", "changes", "time"}
+KEYWORDS = {
+    "sum",
+    "by",
+    "rate",
+    "increase",
+    "max",
+    "histogram_quantile",
+    "unless",
+    "or",
+    "and",
+    "absent",
+    "changes",
+    "time",
+}
 
 
 def names(query: str) -> set[str]:

@@ -22,6 +22,7 @@ FEW = {
     "filter": "settings",
     "action": "flag, replace, block, failed",
     "to": "settings",
+    "receiver": "settings",
     "key": "keys that an operator made",
     "role": "roles that an operator or a training made: agents cannot create any",
     "policy": "versions of those roles",
