@@ -10,6 +10,7 @@ import importlib
 import re
 import sys
 from itertools import product
+from typing import Any, cast
 
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 
@@ -32,12 +33,21 @@ def import_all_metrics() -> None:
             importlib.import_module(".".join(file.relative_to(services).with_suffix("").parts))
 
 
+def all_metrics() -> set[Counter | Gauge | Histogram]:
+    """What was declared, of the modules that are imported."""
+    registry: Any = REGISTRY  # it has no public list of them
+    return {metric for metric in registry._collector_to_names if isinstance(metric, Counter | Gauge | Histogram)}
+
+
+def labels_of(metric: Counter | Gauge | Histogram) -> tuple[str, ...]:
+    """Names of its labels."""
+    return cast("Any", metric)._labelnames
+
+
 def one_event() -> None:
     """Every metric of ours sees one event under each set of example labels."""
-    for metric in {*REGISTRY._collector_to_names}:
-        if not isinstance(metric, Counter | Gauge | Histogram):
-            continue
-        for values in product(*((EXAMPLE, *ASKED_FOR.get(name, ())) for name in metric._labelnames)):
+    for metric in all_metrics():
+        for values in product(*((EXAMPLE, *ASKED_FOR.get(name, ())) for name in labels_of(metric))):
             child = metric.labels(*values) if values else metric
             if isinstance(child, Counter):
                 child.inc()
