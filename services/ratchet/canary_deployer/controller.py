@@ -173,6 +173,7 @@ class RolloutController:
                 current = decisions.with_gate_result(current, result)
                 await self.store.save(current)
                 metrics.show_gates(current)
+                metrics.GATES.labels(current.role, result.gate, result.outcome).inc()
             if gate is None:
                 await self.reconciler.apply_decision(*await self.preparation.conclude_gates(current))
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from prometheus_client import Counter, Gauge
 
 from ratchet.canary_deployer.domain.gating import HELDOUT, SAFETY_SUITE
-from ratchet.canary_deployer.domain.rollout import Rollout, State
+from ratchet.canary_deployer.domain.rollout import ITSELF, WITH_TRAFFIC, Rollout, State
 from ratchet.canary_deployer.domain.trajectories import ArmCounts
-from ratchet.core.contract import Message, ModelDeployed
+from ratchet.core.contract import Message, ModelDeployed, ModelRollout
 from ratchet.core.evaluation.suites import HELDOUT as HELDOUT_SUITE
 
 DEPLOYMENTS = Counter("agent_rl_model_deployments_total", "Changes of a policy's state.", ["status"])
@@ -24,6 +24,25 @@ ENGINE_FAULTS = Gauge(
     ["role", "arm"],
 )
 BENCHMARK = Gauge("agent_rl_model_benchmark_score", "Mean held-out score, 0..1.", ["model_version", "task_type"])
+COMPLAINTS = Gauge(
+    "agent_rl_model_complaint_rate", "Share of rated trajectories whose user complained.", ["model_version"]
+)
+GATES = Counter("ratchet_gate_results_total", "Gates that ran for a candidate.", ["role", "gate", "outcome"])
+DECISIONS = Counter(
+    "ratchet_rollout_decisions_total",
+    "Decisions, by whether the deployer took them, or a request did.",
+    ["role", "verdict", "actor"],
+)
+DECIDED = Gauge(
+    "ratchet_rollout_decided_timestamp_seconds", "When a verdict was given last.", ["role", "verdict", "actor"]
+)
+STAGE = Gauge("ratchet_rollout_stage", "Stage of the running rollout, from 1; 0 without traffic.", ["role"])
+DIFFERENCE = Gauge(
+    "ratchet_rollout_difference",
+    "How much more harm the canary of the running rollout does than stable: the mean, and the bounds that hold at every"
+    " moment at once.",
+    ["role", "measure", "bound"],
+)
 E_VALUE = Gauge("ratchet_rollout_e_value", "Combined e-value of the running rollout.", ["role", "test"])
 SUSPENDED = Gauge("ratchet_rollout_suspended", "1 while the canary is suspended and a person has to decide.", ["role"])
 LEASE = Gauge("ratchet_rollout_lease", "Lease number of the running canary.", ["role"])
@@ -50,6 +69,7 @@ def show_rollout(rollout: Rollout, e_values: dict[str, dict[str, float]]) -> Non
         _show_arm(rollout.stable.name, rollout.statistics.stable)
     for arm, counts in (("stable", rollout.statistics.stable), ("canary", rollout.statistics.canary)):
         ENGINE_FAULTS.labels(rollout.role, arm).set(counts.faulted)
+    _show_differences(rollout)
     SUSPENDED.labels(rollout.role).set(rollout.state is State.SUSPENDED)
     for test in ("rollback", "promotion", "suspension"):
         E_VALUE.labels(rollout.role, test).set(e_values[test]["combined"])
@@ -68,10 +88,14 @@ def count_errors(rollout: Rollout, before: Rollout) -> None:
 
 
 def count_deployments(messages: Iterable[Message]) -> None:
-    """Count the changes of policies that were published."""
+    """Count the changes of policies, and the decisions, that were published."""
     for message in messages:
         if isinstance(message, ModelDeployed) and message.state is not None:
             DEPLOYMENTS.labels(message.state).inc()
+        if isinstance(message, ModelRollout):
+            actor = "deployer" if message.actor == ITSELF else "request"
+            DECISIONS.labels(message.role, message.verdict, actor).inc()
+            DECIDED.labels(message.role, message.verdict, actor).set(message.timestamp.timestamp())
 
 
 def show_gates(rollout: Rollout) -> None:
@@ -87,6 +111,19 @@ def show_gates(rollout: Rollout) -> None:
                 BENCHMARK.labels(policy.name, HELDOUT_SUITE).set(score)
 
 
+def _show_differences(rollout: Rollout) -> None:
+    """Of the running rollout alone: the intervals of an earlier one say nothing of this one."""
+    role, shown = rollout.role, rollout.statistics.evidence
+    running = rollout.state in WITH_TRAFFIC
+    STAGE.labels(role).set(rollout.stage + 1 if running else 0)
+    DIFFERENCE.remove_by_labels({"role": role})
+    for measure, value in shown.differences.items() if running else ():
+        limits = shown.limits.get(measure)
+        known = {"mean": value} | ({"low": limits.low, "high": limits.high} if limits else {})
+        for bound, figure in known.items():
+            DIFFERENCE.labels(role, measure, bound).set(figure)
+
+
 def _show_arm(name: str, counts: ArmCounts) -> None:
     """Gauges without a measurement stay unset; errors count from 0."""
     ERRORS.labels(name)
@@ -94,5 +131,7 @@ def _show_arm(name: str, counts: ArmCounts) -> None:
         REWARD_MEAN.labels(name).set(counts.reward_mean)
     if counts.cost_mean is not None:
         COST_MEAN.labels(name).set(counts.cost_mean)
+    if counts.rated:
+        COMPLAINTS.labels(name).set(counts.complaints / counts.rated)
     if counts.error_rate is not None:
         ERROR_RATE.labels(name).set(counts.error_rate)

@@ -277,7 +277,7 @@ class Attempt:
             health_stop=stop,
             stopping=stopping,
         )
-        metrics.JOBS.labels(status.status).inc()
+        metrics.count_ended(status)
         log.info("training ended", job=status.training_job_id, status=status.status, error=conclusion.error)
         return status
 
@@ -316,7 +316,9 @@ class Attempt:
                 self._report.peak_memory_gb = max(self._report.peak_memory_gb, self._child.memory_gb())
             step = self._stored_step
             try:
-                await self._publish_status(self.running_status())
+                running = self.running_status()
+                metrics.show(running)
+                await self._publish_status(running)
                 # Let the training process know that a status has named the checkpoint: nothing can lose it any more.
                 if step > self._announced_step:
                     (self._directory / STORED).write_text(str(step))

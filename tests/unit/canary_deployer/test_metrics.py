@@ -46,3 +46,31 @@ async def test_a_suspended_canary_is_shown_until_it_is_decided() -> None:
         rollout = msgspec.structs.replace(running, state=state)
         metrics.show_rollout(rollout, e_values(rollout.statistics, quick_rules()))
         assert value("ratchet_rollout_suspended", role="support") == shown
+
+
+async def test_differences_and_stage_are_shown_while_a_rollout_has_traffic() -> None:
+    world = await CanaryWorld().with_policies(1, 2)
+    await world.until("running")
+    await world.play(100, 0.9, 0.2, complaints=(0.0, 1.0))
+    assert value("ratchet_rollout_stage", role="support") == 1
+    low, mean, high = (
+        value("ratchet_rollout_difference", role="support", measure="failure", bound=bound) or 0.0
+        for bound in ("low", "mean", "high")
+    )
+    assert low < mean < high
+    assert value("agent_rl_model_complaint_rate", model_version=policy(2).name) == 1
+    assert await world.play_to_the_end(stable=0.9, canary=0.2) == "rolled_back"
+    assert value("ratchet_rollout_stage", role="support") == 0
+    assert value("ratchet_rollout_difference", role="support", measure="failure", bound="mean") is None
+
+
+async def test_decisions_are_counted_by_who_took_them() -> None:
+    labels = {"role": "support", "verdict": "roll_back", "actor": "deployer"}
+    before = value("ratchet_rollout_decisions_total", **labels) or 0.0
+    gates = value("ratchet_gate_results_total", role="support", gate="heldout_tasks", outcome="passed") or 0.0
+    world = await CanaryWorld().with_policies(1, 2)
+    await world.until("running")
+    assert await world.play_to_the_end(stable=0.9, canary=0.2) == "rolled_back"
+    assert value("ratchet_rollout_decisions_total", **labels) == before + 1
+    assert (value("ratchet_rollout_decided_timestamp_seconds", **labels) or 0) > 0
+    assert (value("ratchet_gate_results_total", role="support", gate="heldout_tasks", outcome="passed") or 0) > gates
