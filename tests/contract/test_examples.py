@@ -27,8 +27,14 @@ TYPES = types_of_schemas()
 each_schema = pytest.mark.parametrize("schema", sorted(ALL_SCHEMAS))
 each_message = pytest.mark.parametrize("schema", sorted(SCHEMAS))
 
-ELSEWHERE = {"turn.v1": {"error"}, "policy.manifest.v1": {"bundle"}, "bundle.v1": {"planner"}}
-"""Members that stand in another example: what failed has no answer, a bundle no weights, a planner nothing else."""
+ELSEWHERE = {
+    "turn.v1": {"error"},
+    "policy.manifest.v1": {"bundle"},
+    "bundle.v1": {"planner"},
+    "feedback.v1": {"parent_trajectory_id"},
+}
+"""Members that stand in another example: what failed has no answer, a bundle no weights, a planner nothing else, a
+judgement no parent."""
 CONSTRAINTS = {
     *("type", "required", "additionalProperties", "oneOf", "enum", "format", "pattern"),
     *("minLength", "minItems", "maxItems", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),

@@ -18,7 +18,7 @@ from ratchet.bus.contracts import Contracts
 from ratchet.core.contract import Feedback, TrajectoryEnd
 from ratchet.core.contract.erasure import USER
 from ratchet.core.contract.http.gateway import BodyKept, DeletedResponse, Ended, FeedbackTaken
-from ratchet.core.contract.reward import FLAG, JUDGEMENT, UPDATE
+from ratchet.core.contract.reward import FLAG, JUDGEMENT, PARENT_REWARD, UPDATE
 from ratchet.core.contract.roles import DEFAULT_ROLE
 from ratchet.core.errors import BadRequest, Forbidden, InvalidMessage, Unavailable
 from ratchet.core.rules.access import Caller, KeyScope
@@ -40,7 +40,12 @@ UNKNOWN_TRAJECTORY = (
     "no gateway remembers a call of this trajectory: the feedback is stored, and counts as soon as a trajectory with"
     " this id and role is stored; it waits for as long as feedback is kept"
 )
-RESERVED = {UPDATE: "the trajectory collector", JUDGEMENT: "the reward computer", FLAG: "the gateway's filters"}
+RESERVED = {
+    UPDATE: "the trajectory collector",
+    JUDGEMENT: "the reward computer",
+    PARENT_REWARD: "the reward computer",
+    FLAG: "the gateway's filters",
+}
 """Kinds of feedback that say what happened to a reward's facts, by who publishes them."""
 _ROLE_UNKNOWN = "name the `role`: no gateway remembers a call of that trajectory"
 

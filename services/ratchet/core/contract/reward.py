@@ -28,7 +28,7 @@ from ratchet.core.contract.values import (
 
 KINDS = (
     *("thumbs", "rating", "correction", "abandoned", "comment", "metric", "update", "judgement", "flag"),
-    *("observation", "error_analysis", "efficiency", "outcome_evaluation"),
+    *("observation", "error_analysis", "efficiency", "outcome_evaluation", "parent_reward"),
 )
 """Kinds of feedback."""
 SOURCES = ("human", "teacher", "heuristic", "derived", "rag")
@@ -156,6 +156,8 @@ JUDGEMENT = "judgement"
 
 FLAG = "flag"
 """Kind of the feedback that a filter around calls gave: what it met."""
+PARENT_REWARD = "parent_reward"
+"""Kind of the feedback that the reward of its parent is to a trajectory, where its role shares it."""
 
 
 class JudgeRef(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -196,6 +198,7 @@ class Feedback(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
             _value_of("error_analysis", {"type": "string"}),
             _value_of("efficiency", {"type": "number", "minimum": 0, "maximum": 1}),
             _value_of("outcome_evaluation", {"type": "number", "minimum": 0, "maximum": 1}),
+            _value_of("parent_reward", {"type": "number", "minimum": 0, "maximum": 1}),
         ]
     }
 
@@ -205,7 +208,7 @@ class Feedback(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
     """The trajectory it is about."""
     kind: Annotated[str, listed(*KINDS)]
     """`thumbs`, `rating`, `correction`, `abandoned`, `comment`, `metric`, `update`, `judgement`, `flag`,
-    `observation`, `error_analysis`, `efficiency` or `outcome_evaluation`."""
+    `observation`, `error_analysis`, `efficiency`, `outcome_evaluation` or `parent_reward`."""
     at: datetime
     role: Role = DEFAULT_ROLE
     """The role this belongs to; it is published on the subject of the same role. Absent means `default`, the bare
@@ -214,7 +217,7 @@ class Feedback(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
     """thumbs: true/false; rating: 0..5 stars; metric: a number; comment and correction: text; judgement: 0..1;
     flag: `request`, `answer` or `tool_result`, whichever the filter met; observation: what was seen;
     error_analysis: what went wrong, and why; efficiency: 0..1, how little it took for what it did;
-    outcome_evaluation: 0..1, how much of its goal it reached."""
+    outcome_evaluation: 0..1, how much of its goal it reached; parent_reward: 0..1, the parent's total."""
     user_ref: UserRef | None = None
     """Keyed hash of the end user, never the raw id: opting out and unlearning find the user's data by it."""
     source: Annotated[str, Meta(examples=["chat-widget", "console", "import"])] | None = None
@@ -226,6 +229,8 @@ class Feedback(RoleMessage, frozen=True, kw_only=True, omit_defaults=True):
     """Of a judgement: the judge's words; of a flag: the filter's."""
     judge: JudgeRef | None = None
     """Of a judgement: who judged."""
+    parent_trajectory_id: Uuid | None = None
+    """Of a parent's reward: the trajectory that was rewarded."""
 
     @property
     def event_id(self) -> str:
