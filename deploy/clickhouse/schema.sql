@@ -18,6 +18,7 @@
 -- `recorded_as`: the id under which its calls were recorded: its own, but for the further conversations of one run.
 -- `by_ending`: lists and statistics take those of a time, and filter and group them by these columns (ADR 74). Rows that
 -- were replaced stand here until their parts are merged: the newest `ingested_at` of a trajectory counts.
+-- `by_parent` finds the sub-agents of a trajectory.
 CREATE TABLE IF NOT EXISTS trajectories
 (
     event_id             String,
@@ -68,6 +69,11 @@ CREATE TABLE IF NOT EXISTS trajectories
         SELECT role, ended_at, trajectory_id, recorded_as, agent_id, source, policy_version, arm, outcome, domain, model,
         subordinate_profile, ingested_at
         ORDER BY role, ended_at
+    ),
+    PROJECTION by_parent
+    (
+        SELECT coalesce(parent_trajectory_id, ''), role, trajectory_id, user_ref
+        ORDER BY coalesce(parent_trajectory_id, '')
     )
 )
 ENGINE = ReplacingMergeTree(ingested_at)
