@@ -156,6 +156,12 @@ async def queries(warehouse: Explaining, rows: int) -> dict[str, Callable[[], Aw
         f"lookup of a batch of {BATCH} (collector)": lambda: facts.known(table, batch),
         f"lookup of a batch of {BATCH} (reward computer)": lambda: RewardFacts(warehouse).stored("trajectories", ids),
         f"runs of {BATCH} ends (collector)": lambda: _all_of(facts.runs(keys)),
+        f"children of a batch of {BATCH} (reward computer)": lambda: RewardFacts(warehouse).links(
+            "its parent", {trajectory_id for _, trajectory_id in keys}
+        ),
+        f"links of a batch of {BATCH} (reward computer)": lambda: RewardFacts(warehouse).links(
+            "itself", {trajectory_id for _, trajectory_id in keys}
+        ),
         "audit of the last window": lambda: ledger.balance(ACCOUNT, last, tail, FOREVER),
         "audit of an old window": lambda: ledger.balance(ACCOUNT, last // 2, middle, FOREVER),
         "search for silence (one tick)": lambda: facts.idle(

@@ -17,7 +17,7 @@ from ratchet.bus.kv import Bucket
 from ratchet.bus.projection import positions
 from ratchet.bus.registry import Bounds
 from ratchet.bus.testing import eventually
-from ratchet.core.contract import DeadLetter, Message, Outcome, Reward, decode, named_id
+from ratchet.core.contract import DeadLetter, Message, Outcome, Reward, Trajectory, decode, named_id
 from ratchet.core.contract.state import BASELINES
 from ratchet.core.errors import BusUnavailable
 from ratchet.core.service.settings import SharedSettings
@@ -40,7 +40,8 @@ QUICK = Tuning(ack_wait_s=2.0)
 
 
 def settings_of(shared: SharedSettings, **changes: Any) -> Settings:
-    return Settings(shared=shared, **({"linger_s": 0.02} | changes))
+    fields: dict[str, Any] = {"linger_s": 0.02} | changes
+    return Settings(shared=shared, **fields)
 
 
 def collector_of(shared: SharedSettings) -> CollectorSettings:
@@ -86,7 +87,8 @@ def settled(bus: Bus, stream: str, durable: str) -> Callable[[], Any]:
     async def probe() -> bool:
         last = (await bus.extent(stream)).last
         with suppress(NotFoundError):
-            return (await bus.nc.jetstream().consumer_info(stream, durable)).ack_floor.stream_seq >= last
+            floor = (await bus.nc.jetstream().consumer_info(stream, durable)).ack_floor
+            return floor is not None and floor.stream_seq >= last
         return False
 
     return probe
@@ -145,6 +147,33 @@ async def test_newest_opinion_counts_where_an_older_one_came_of_a_clock_ahead(sh
         await bus.publish(feedback(2, at=bus.now(), value=False, rater="ann"))
         newest = (await eventually(rewarded(warehouse, 3)))[-1]
         assert newest.reward_components["user_feedback"].score == 0.0
+
+
+async def test_reward_of_a_parent_reaches_the_trajectories_below_it(shared_settings: SharedSettings) -> None:
+    """One child is stored before its parent, one after it, and one below that; then people speak of the parent."""
+    weights = {"support": {"user_feedback": 1.0}, "worker": {"task_completion": 0.5, "parent": 0.5}}
+
+    def child(name: str, parent: str) -> Trajectory:
+        above = trajectory(parent).trajectory_id
+        return trajectory(name, role="worker", parent_trajectory_id=above, outcome=None)
+
+    def shared(warehouse: Warehouse, score: float) -> Callable[[], Any]:
+        async def probe() -> bool:
+            rows = await warehouse.rows("SELECT trajectory_id, total FROM latest_rewards WHERE role = 'worker'")
+            return [row["total"] for row in rows] == [score] * 3
+
+        return probe
+
+    computer = build(settings_of(shared_settings, weights=weights))
+    async with loop(shared_settings) as (bus, warehouse), running_app(computer):
+        await bus.publish(child("before", "one"))
+        await eventually(rewarded(warehouse, 1))
+        await bus.publish_all([feedback(1, value=True, rater="ann"), trajectory()])
+        await eventually(rewarded(warehouse, 2, "before"))
+        await bus.publish_all([child("leaf", "after"), child("after", "one")])
+        await eventually(shared(warehouse, 1.0))
+        await bus.publish(feedback(2, value=False, rater="ann"))
+        await eventually(shared(warehouse, 0.0))
 
 
 async def test_feedback_that_comes_first_is_in_the_first_reward(shared_settings: SharedSettings) -> None:

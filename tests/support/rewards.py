@@ -16,6 +16,7 @@ from ratchet.core.contract.reward import RewardFunction
 from ratchet.reward_computer.clickhouse_facts import Event
 from ratchet.reward_computer.domain.history import add_trajectory, history_key
 from ratchet.reward_computer.domain.normalization import add_reward, function_of
+from ratchet.reward_computer.domain.parents import Link
 from ratchet.reward_computer.domain.reward import RewardSpec
 from ratchet.reward_computer.handlers import RewardComputer
 from tests.support.messages import AT, stored_at, trajectory
@@ -84,6 +85,15 @@ class StoredFacts:
 
     async def trajectories(self, keys: Iterable[Key]) -> Mapping[Key, Sequence[Any]]:
         return await self._of("trajectories", keys)
+
+    async def links(self, named: str, ids: Iterable[str]) -> Sequence[Link]:
+        links = [
+            Link(row.role, row.trajectory_id, row.parent_trajectory_id or "", row.user_ref)
+            for row in self._rows["trajectories"].values()
+            if isinstance(row, Trajectory)
+        ]
+        known = set(ids)
+        return [link for link in links if (link.trajectory_id if named == "itself" else link.parent_id) in known]
 
     async def places(self, keys: Iterable[Key]) -> Mapping[Key, int]:
         return dict.fromkeys(keys, 1)

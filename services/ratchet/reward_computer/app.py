@@ -7,8 +7,9 @@ RL_REWARDS ─┬─┬─── Projection score-windows ──┘
             │ └─── Projection reward-drift ────── drift_alerts.DriftAlerts ── Alert
             ├╌╌╌╌╌ Consumer ──── judging.Judging ── ChatJudge (the gateway, or a server of its own)
             │                       └─ Feedback (published by the loop; it comes back as the next revision)
-            └╌╌╌╌╌ Consumer ──── scoring.Scoring ── RewardScores (an engine) ── Feedback
-╌╌╌ only while the function in force asks judges, or reward models
+            ├╌╌╌╌╌ Consumer ──── scoring.Scoring ── RewardScores (an engine) ── Feedback
+            └╌╌╌╌╌ Consumer ──── sharing.Sharing ── Facts ── Feedback
+╌╌╌ only while the function in force asks judges or reward models, or shares rewards of parents
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ from ratchet.reward_computer.kv_functions import Functions
 from ratchet.reward_computer.model_notes import ModelNotes
 from ratchet.reward_computer.scoring import ANSWER_S, Scoring
 from ratchet.reward_computer.settings import Settings, spec_of
+from ratchet.reward_computer.sharing import Sharing
 
 NAME = "reward_computer"
 PATIENCE = timedelta(hours=1)
@@ -105,15 +107,17 @@ async def assembled(
     judged, scored = ModelNotes(bus.now), ModelNotes(bus.now)
     judging = Judging(functions, judges, facts, Tries(warehouse), bus.now, PATIENCE, judged)
     scoring = Scoring(functions, partial(RewardScores, engine), facts, judging.texts, bus.now, PATIENCE, scored)
+    sharing = Sharing(functions, facts, bus.now, PATIENCE)
     bounds = replace(bounds, linger_s=settings.linger_s)
     consumers = [
         subscribe(bus, "reward-trajectories", {Trajectory: computer.first_rewards}, bounds=bounds),
         subscribe(bus, "reward-feedback", {Feedback: computer.revisions}, bounds=bounds),
-        # Two, each with its own place: a judge that is away for an hour holds up no reward model. They are there only
-        # where the function in force asks; who is asked for the first time goes through what RL_REWARDS holds, of which
-        # only what that function has computed asks anything.
+        # Each with its own place: a judge that is away for an hour holds up no reward model. They are there only where
+        # the function in force needs them; one that is needed for the first time goes through what RL_REWARDS holds, of
+        # which only what that function has computed counts.
         subscribe(bus, "reward-judge", {Reward: judging.judgements}, bounds=bounds, needed=judging.is_needed),
         subscribe(bus, "reward-model", {Reward: scoring.scores}, bounds=bounds, needed=scoring.is_needed),
+        subscribe(bus, "reward-parent", {Reward: sharing.shared}, bounds=bounds, needed=sharing.is_needed),
     ]
     checks = {"broker": bus.check, "warehouse": warehouse.check}
     notes = {

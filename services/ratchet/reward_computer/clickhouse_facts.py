@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from msgspec.structs import replace
 
@@ -12,6 +12,7 @@ from ratchet.bus.message import Message
 from ratchet.core.contract import Feedback, Reward, Trajectory, decode
 from ratchet.core.stores.history import History
 from ratchet.core.stores.warehouse import Row, Texts, Warehouse, one_of
+from ratchet.reward_computer.domain.parents import Link
 
 M = TypeVar("M", bound=Message)
 
@@ -31,6 +32,11 @@ Event = tuple[str, str, str]
 
 _OF_KEYS = f"{one_of('role', 'roles')} AND {one_of('trajectory_id', 'ids')}"
 """Rows of some trajectories, by primary key: also of one under the role of another one."""
+
+
+_LINKED = {"itself": "trajectory_id", "its parent": "coalesce(parent_trajectory_id, '')"}
+CHILDREN = 1000
+"""Most trajectories that one reward is shared with; of more, the first by id."""
 
 
 class Facts:
@@ -55,6 +61,16 @@ class Facts:
     async def trajectories(self, keys: Iterable[Key]) -> Mapping[Key, Sequence[Trajectory]]:
         """The stored trajectories."""
         return await self._messages("trajectories", Trajectory, keys)
+
+    async def links(self, named: Literal["itself", "its parent"], ids: Collection[str]) -> Sequence[Link]:
+        """The trajectories of all roles of which one of these ids names the trajectory itself, or its parent."""
+        rows = await self._warehouse.rows(
+            "SELECT role, trajectory_id, coalesce(parent_trajectory_id, '') AS parent_id, user_ref"  # noqa: S608 - our own columns
+            f" FROM trajectories WHERE {one_of(_LINKED[named], 'ids')}"
+            f" ORDER BY trajectory_id, role LIMIT {CHILDREN} BY parent_id",
+            {"ids": Texts(ids)},
+        )
+        return [Link(**row) for row in rows]
 
     async def places(self, keys: Iterable[Key]) -> Mapping[Key, int]:
         """The sequences under which trajectories were first stored."""

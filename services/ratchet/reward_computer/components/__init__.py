@@ -7,6 +7,7 @@ from ratchet.reward_computer.components.code_quality import code_quality
 from ratchet.reward_computer.components.cost_latency import cost_latency
 from ratchet.reward_computer.components.efficiency import efficiency
 from ratchet.reward_computer.components.judge import judge
+from ratchet.reward_computer.components.parent import parent
 from ratchet.reward_computer.components.reward_model import reward_model
 from ratchet.reward_computer.components.safety import safety
 from ratchet.reward_computer.components.task_completion import task_completion
@@ -25,6 +26,7 @@ COMPONENTS: PluginTable[Component] = PluginTable(
         "cost_latency": cost_latency,
         "judge": judge,
         "reward_model": reward_model,
+        "parent": parent,
     },
     fitting_component,
 )

@@ -66,7 +66,7 @@ class Assessment:
 
 
 TRUST_IN_MODELS = 0.5
-"""Confidence in one judge or reward model: that of an outcome which nothing has verified."""
+"""Confidence in one judge or reward model, or in a parent's reward: that of an outcome which nothing has verified."""
 
 Component = Callable[[Evidence], Assessment | None]
 """None means: says nothing about this trajectory."""

@@ -19,6 +19,7 @@ from ratchet.core.contract import DEFAULT_ROLE, Feedback, Reward, Trajectory, na
 from ratchet.core.contract.reward import (
     FLAG,
     JUDGEMENT,
+    PARENT_REWARD,
     UPDATE,
     RewardComponent,
     RewardFunction,
@@ -56,7 +57,9 @@ JUDGE = "judge"
 """The component that has weight only where its judge is calibrated."""
 REWARD_MODEL = "reward_model"
 """The component of a model that learnt from preferences."""
-FURTHER = frozenset({UPDATE, JUDGEMENT, FLAG})
+PARENT = "parent"
+"""The component of the parent's reward."""
+FURTHER = frozenset({UPDATE, JUDGEMENT, FLAG, PARENT_REWARD})
 """Kinds of feedback that are no opinions, and revise a reward where they change a component."""
 _SILENT = RewardComponent(score=0.0, weight=0.0, source="automated", applicable=False)
 _OPINION, _HISTORY = "user_feedback", "efficiency"
@@ -126,6 +129,15 @@ class RewardSpec:
     def asks_reward_models(self) -> bool:
         """Whether some role has a reward model that counts."""
         return any(map(self.reward_model_of, {DEFAULT_ROLE, *self.weights, *self.reward_models}))
+
+    def shares(self, role: str) -> bool:
+        """Whether trajectories of a role share the reward of their parent."""
+        return PARENT in self._asked(role)
+
+    @cached_property
+    def shares_rewards(self) -> bool:
+        """Whether those of some role do."""
+        return any(map(self.shares, {DEFAULT_ROLE, *self.weights}))
 
     def _asked(self, role: str) -> Mapping[str, float]:
         """The weights that the settings give a role's components."""
@@ -226,7 +238,7 @@ def effective_weights(weights: Mapping[str, float], assessments: Mapping[str, As
 
 
 def revision_of(feedback: Sequence[Feedback]) -> int:
-    """A revision is numbered by how many opinions, judgements, flags and updates it takes into account.
+    """A revision is numbered by how many opinions and further pieces of feedback it takes into account.
 
     Every worker reads a set of stored feedback that only grows, so two sets of one size are the same set: equal
     revisions have equal content, whichever process computes them, however often.
