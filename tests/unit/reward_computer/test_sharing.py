@@ -92,7 +92,7 @@ async def test_shared_reward_makes_the_next_revision_of_the_child() -> None:
     assert revised.metadata.confidence == 0.5
 
 
-async def test_weight_of_the_parent_says_how_much_of_it_counts() -> None:
+async def test_weight_of_the_parent_is_its_share_of_the_reward() -> None:
     parent, below = trajectory("parent"), child("child", "parent", outcome=trajectory().outcome)
     failed = trajectory("parent", outcome=None)
     facts = holding(parent, below)
