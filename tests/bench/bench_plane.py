@@ -9,6 +9,7 @@ Read the ratios first: publisher, broker, ClickHouse and services share this mac
     processor                    milliseconds a trajectory, by process
     p50, p99                     milliseconds from `publish` to the reward on the broker, at an even pace
     MB                           resident memory after the last round
+    KB kept                      a trajectory, in tables of ClickHouse (compressed) and in streams of the broker
 
 Bare parts: the same bytes published 500 at a time and pulled 500 at a time by nats-py, the same rows inserted 1,000 at
 a time: no plane of these parts can be faster.
@@ -131,6 +132,24 @@ async def latency(stack: Stack, case: Case, per_second: float, measured: Measure
     measured.waited_ms.extend(1000 * (seen[name] - at) for name, at in sent.items())
 
 
+async def kept(stack: Stack) -> str:
+    """KB a trajectory that lie in each table and stream, after as many as the stack has had."""
+    number = stack.count("trajectories")
+    query = (
+        "SELECT table, sum(bytes_on_disk) AS n FROM system.parts WHERE active AND database = 'ratchet' GROUP BY table"
+    )
+    tables = {row["table"]: int(row["n"]) for row in stack.rows(query)}
+    client = await stack.broker()
+    streams = {one.config.name: one.state.bytes for one in await client.jetstream().streams_info()}
+    await client.close()
+    lines = [f"KB kept a trajectory, of {number:,}"]
+    for place, sizes in (("tables", tables), ("streams", streams)):
+        shares = sorted(((size / 1000 / number, name) for name, size in sizes.items()), reverse=True)
+        shown = ", ".join(f"{name} {part:.2f}" for part, name in shares if part >= 0.005)
+        lines.append(f"{place:12}{sum(part for part, _ in shares):.2f}: {shown}")
+    return "\n".join(lines)
+
+
 async def bare(stack: Stack, case: Case) -> dict[str, float]:
     """Trajectories a second of the parts alone, with the bytes that the stack holds."""
     client = await stack.broker()
@@ -202,6 +221,7 @@ async def measure(stacks: list[Stack], case: Case, rounds: int, per_second: floa
     print(heading(case))  # noqa: T201
     for stack in stacks:
         print(row(stack.name, measured[stack.name], stack))  # noqa: T201
+    print(await kept(stacks[0]))  # noqa: T201
     paces = await bare(stacks[0], case)
     print(f"{'bare parts':12}" + "   ".join(f"{name} {pace:.0f}/s" for name, pace in paces.items()))  # noqa: T201
     ours = measured[HERE]
