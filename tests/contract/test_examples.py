@@ -32,9 +32,10 @@ ELSEWHERE = {
     "policy.manifest.v1": {"bundle"},
     "bundle.v1": {"planner"},
     "feedback.v1": {"parent_trajectory_id"},
+    "notification.v1": {"report"},
 }
 """Members that stand in another example: what failed has no answer, a bundle no weights, a planner nothing else, a
-judgement no parent."""
+judgement no parent, a report no alerts."""
 CONSTRAINTS = {
     *("type", "required", "additionalProperties", "oneOf", "enum", "format", "pattern"),
     *("minLength", "minItems", "maxItems", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),

@@ -207,7 +207,7 @@ class Plans:
         report = weekly_report(
             role, [each for each in patterns if each.role == role], [plan for plan in plans if plan.role == role], end
         )
-        event = report_event(report, week)
+        event = report_event(report, role, week)
         if not await self.trail.read(role, lambda known: known.event_id == event.event_id, since=end):
             await self.trail.publish([event])
         self._reported.add((role, week))

@@ -79,10 +79,6 @@ COMMANDS: Mapping[str, Entry] = {
     "analyze": Entry(
         "learning", "Look for patterns in a role's newest trajectories now; it happens every hour anyway."
     ),
-    "report": Entry(
-        "learning",
-        "Print what the last seven days changed in a role, what that earned, and what was taken back, as Markdown.",
-    ),
     "plugins": Entry(
         "plugins",
         "List all plug-ins: built-in variants and those of installed packages. Exit code 3: one is refused.",
@@ -92,6 +88,7 @@ COMMANDS: Mapping[str, Entry] = {
 """Commands of their own. The help repeats the first paragraph of their docstring."""
 
 GROUPS: Mapping[str, Entry] = {
+    "report": Entry("report", "Print a report: of the last day or week, of a training, of what a role learned."),
     "jobs": Entry("jobs", "List training jobs, newest first; `jobs show` shows one with its curves."),
     "import": Entry(
         "imports", "Import what other systems exported: trajectories, tasks, prompts. Importing twice changes nothing."

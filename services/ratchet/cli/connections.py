@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ratchet.bus.connection import Bus
     from ratchet.bus.ordered_reader import OrderedReader
     from ratchet.core.contract.http.console import AlertsOut
+    from ratchet.core.rules.alert_book import AlertBook
     from ratchet.core.service.settings import SharedSettings
     from ratchet.core.stores.objects import Objects
     from ratchet.core.stores.warehouse import Warehouse
@@ -126,6 +127,14 @@ async def alerts_shown(settings: SharedSettings) -> AlertsOut:
         held = await held_alerts(bus, now - RECENTLY)
         receivers = await Bucket(bus, NOTIFICATIONS, Receiver).items()
         return alerts_out(held, [entry.value for entry in receivers.values()], now)
+
+
+async def alerts_since(settings: SharedSettings, since: datetime) -> AlertBook:
+    """The alerts of all services since then. Raises `BusUnavailable`."""
+    from ratchet.core.service.alerts import read_alerts
+
+    async with connected(settings) as bus:
+        return await read_alerts(bus, since)
 
 
 def reader(bus: Bus, stream: str, subjects: Sequence[str] = (), *, start: int | datetime) -> OrderedReader:

@@ -31,8 +31,7 @@ from ratchet.core.contract.http.jobs import JobOut, JobsOut
 from ratchet.core.contract.policy_manifest import REWARD_MODEL
 from ratchet.core.contract.training import CurrentMetrics, ResourceUsage
 from ratchet.core.errors import NotFound, RatchetError
-from ratchet.core.rules.figures import FIGURES
-from ratchet.core.rules.training_options import holdout_of
+from ratchet.core.rules.job_facts import facts_of, figures_of, sentence_of
 from ratchet.core.stores.training_history import training_history
 
 if TYPE_CHECKING:
@@ -229,7 +228,8 @@ def show_job(job: JobOut, directory: Path, attempts: Sequence[AttemptRecord] = (
 
     `page`: the address of its curves.
     """
-    print_facts(facts_of(job))
+    facts = facts_of(job)
+    print_facts({**facts, "notes": plan_lines(str(facts["notes"])) if facts["notes"] else None})
     for title, part in (("progress", job.progress), ("artifacts", job.artifacts)):
         if part is not None and (members := msgspec.to_builtins(part)):
             console.print(f"\n{title}")
@@ -267,59 +267,3 @@ def next_step(job: JobOut, directory: Path) -> str:
         what = "reward model" if made.kind == REWARD_MODEL else "policy"
         return f"`{export}` writes the {what} that it made, which no role lists"
     return f"`{follow_up('policies', 'list', job.role, directory=directory)}` shows the policy that it made"
-
-
-def facts_of(job: JobOut) -> dict[str, object]:
-    """What is known of a job besides figures; None: not known. A tuple: a line for each."""
-    config, error = job.request.training_config, job.error
-    notes = job.request.metadata.notes if job.request.metadata else None
-    hyperparameters: dict[str, object] = msgspec.to_builtins(config.hyperparameters)
-    return {
-        "job": job.training_job_id,
-        "role": job.role,
-        "algorithm": job.algorithm,
-        "state": state_of(job),
-        "error": f"{error.code}: {error.message}" if error else None,
-        "stopped early": job.health_stop.message if job.health_stop else None,
-        "findings": tuple(job.findings) if job.findings else None,
-        "attempt": job.attempt or None,
-        "base model": config.base_model,
-        "continues": job.parent,
-        "trajectories": job.trajectories,
-        "worker": job.worker,
-        "created": job.created_at,
-        "waited": f"{job.queue_wait_s:.0f} s",
-        "source": config.dataset.source,
-        "held out": holdout_of(job.request.evaluation) or None,
-        "offered": None if job.request.offer else "no",
-        "starts within (UTC)": job.request.start_hours if job.state == "queued" else None,
-        "started": job.started_at,
-        "finished": job.finished_at,
-        "notes": plan_lines(notes) if notes else None,
-        **hyperparameters,
-    }
-
-
-def figures_of(job: JobOut) -> dict[str, float]:
-    """What was measured at a job's last train step and on what was held out, and what all its attempts used."""
-    held = job.evaluation_results
-    scores: dict[str, float] = dict((held.benchmark_scores if held else None) or {})
-    if held is not None and held.improvement_over_baseline is not None:
-        scores["improvement_over_baseline"] = held.improvement_over_baseline
-    measured: dict[str, float] = {} if job.metrics is None else msgspec.to_builtins(job.metrics)
-    used: dict[str, float | None] = {} if job.resource_usage is None else msgspec.to_builtins(job.resource_usage)
-    return measured | scores | {name: value for name, value in used.items() if value is not None}
-
-
-def sentence_of(name: str, value: float) -> str | None:
-    """What a figure is, what is good and what is bad, after a word where this value is bad; None: it is unknown."""
-    figure = FIGURES.get(name)
-    return None if figure is None else f"BAD: {figure.sentence}" if figure.is_bad(value) else figure.sentence
-
-
-def state_of(job: JobOut) -> str:
-    """The state of a job, and whether it is to be cancelled."""
-    if not job.cancel_requested or job.state == "cancelled":
-        return job.state
-    asked = "an end at once requested" if job.cancel_now else "cancel requested"
-    return f"{job.state}, {asked}{', which its worker has read' if job.stopping else ''}"

@@ -1,17 +1,15 @@
-"""`ratchet analyze` and `ratchet report`: look at a role now, and what a week of self-learning brought."""
+"""`ratchet analyze`: look at a role now."""
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
-from ratchet.cli.api import get, post, segment
+from ratchet.cli.api import post
 from ratchet.cli.endpoints import locate
 from ratchet.cli.options import HERE, AsJson, Directory, DryRun, RoleArgument
 from ratchet.cli.output import console, follow_up, print_answer, print_dry_run, print_facts
 from ratchet.cli.patterns import ANALYST
-from ratchet.core.contract.http.analyst import AnalysisIn, AnalysisOut, LearningReportOut
+from ratchet.core.contract.http.analyst import AnalysisIn, AnalysisOut
 
 app = typer.Typer()
 
@@ -44,16 +42,3 @@ def analyze(role: RoleArgument, dry_run: DryRun = False, as_json: AsJson = False
         console.print(f"`{look}` lists what is open", markup=False)
 
     print_answer(answer, as_json, show)
-
-
-@app.command()
-def report(
-    role: RoleArgument,
-    html: Annotated[bool, typer.Option("--html", help="As HTML, to mail or to publish.")] = False,
-    as_json: AsJson = False,
-    directory: Directory = HERE,
-) -> None:
-    """Print what the last seven days changed in a role, what that earned, and what was taken back, as Markdown."""
-    answer = get(locate(directory), ANALYST, f"/v1/learning/{segment(role)}/report", LearningReportOut)
-    text = answer.html if html else answer.markdown
-    print_answer(answer, as_json, lambda: console.print(text, markup=False, end="", soft_wrap=True))

@@ -22,12 +22,12 @@ from msgspec.structs import replace
 
 from ratchet.bus.message import JsonObject, decode, encode
 from ratchet.cli.exit_codes import ExitCode
-from ratchet.cli.jobs import sentence_of
 from ratchet.cli.options import AsJson, require_no_file, with_options
 from ratchet.cli.output import Bar, console, errors, print_answer, print_facts, print_table, progress
 from ratchet.core.contract.local_training import LocalTraining, LoopOptions
 from ratchet.core.contract.training import Checkpointing, Compute, Dataset, Hyperparameters, Lora, TrainingConfig
 from ratchet.core.errors import MissingExtra, Rejected
+from ratchet.core.rules.job_facts import sentence_of
 from ratchet.core.rules.model_hub import PASSIVE, library_settings
 from ratchet.core.rules.training_options import training_problems
 from ratchet.core.service.files import locked, write_whole

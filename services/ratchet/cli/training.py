@@ -16,7 +16,7 @@ from ratchet.cli.data_options import asked_filter, snapshot_of, takes_data
 from ratchet.cli.endpoints import Endpoints, locate
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.cli.ids import job_named, no_job, snapshot_named
-from ratchet.cli.jobs import show_job, state_of
+from ratchet.cli.jobs import show_job
 from ratchet.cli.options import HERE, AsJson, Directory, DryRun, JobArgument, RolesArgument, json_file, options_beside
 from ratchet.cli.output import (
     console,
@@ -37,6 +37,7 @@ from ratchet.core.contract.snapshot import EXECUTIONS
 from ratchet.core.contract.state import ENDED
 from ratchet.core.errors import NotFound, RatchetError, Rejected, Unavailable
 from ratchet.core.rules.algorithms import dataset_format
+from ratchet.core.rules.job_facts import state_of
 
 app = typer.Typer()
 

@@ -2,6 +2,7 @@
 
 health ports ─── Watch ────────┬─ Alerts ──┬── RL_ALERTS ── AlertsFollower ── AlertBook
 /alertmanager ── alertmanager ─┘           └─ (while the broker is away) ───────┘ │
+ClickHouse, bucket `jobs` ── Reports, EndedJobs ──────────────────────────────── │
 bucket `notifications`, a file ── ReceiverStore ── Delivery, one for each receiver ── transports: webhook, apprise
 """
 
@@ -12,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from ratchet.bus.clock import utc_now
@@ -26,9 +27,10 @@ from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.health_ports import HealthPorts, ServiceState
 from ratchet.core.service.runtime import App, Periodic
 from ratchet.notifier.alertmanager import PATH, alertmanager_app
-from ratchet.notifier.delivery import FAILING, Delivery
+from ratchet.notifier.delivery import FAILING, Delivery, Sources
 from ratchet.notifier.domain.deliveries import FIRST_PAUSE, SPACING
 from ratchet.notifier.kv_receivers import ReceiverStore, holder_of
+from ratchet.notifier.reports import EndedJobs, Reports
 from ratchet.notifier.settings import ReceiverSettings, Settings, verify
 from ratchet.notifier.transports import transport_of
 from ratchet.notifier.watch import LOOK_S, Watch
@@ -48,6 +50,8 @@ class Timing:
     """Between two notifications of a receiver."""
     first_pause: timedelta = FIRST_PAUSE
     """After a first attempt that failed."""
+    now: Callable[[], datetime] = utc_now
+    """The clock on the wall."""
     monotonic: Callable[[], float] = time.monotonic
     """The clock by which something holds for so long."""
 
@@ -77,6 +81,9 @@ class Notifier:
         self._alerts = Alerts(NAME, self._publish, utc_now, self._held, self._notice)
         key = settings.alertmanager_key
         self._others = {PATH: alertmanager_app(key.get_secret_value(), self._alerts)} if key is not None else {}
+        self._ended = EndedJobs(self._broker.bus, timing.now)
+        reports = Reports(shared, self._book, self._ended)
+        self._sources = Sources(self._book, self._alerts, reports, timing.now)
         folder = shared.data_dir / NAME
         holder = holder_of(folder)
         self._stores: list[ReceiverStore] = []
@@ -91,7 +98,13 @@ class Notifier:
         watch = Watch(self._states, self._alerts, self._timing.monotonic)
         return App(
             NAME,
-            [self._broker, self._followed, *self._deliveries, Periodic(self._timing.look_s, watch.look, "watch")],
+            [
+                self._broker,
+                self._followed,
+                self._ended,
+                *self._deliveries,
+                Periodic(self._timing.look_s, watch.look, "watch"),
+            ],
             {"alerts": self._check_alerts},
             notes={"broker": self._broker.check, "receivers": self._check_receivers},
             others=self._others,
@@ -110,7 +123,7 @@ class Notifier:
     def _delivery_of(self, receiver: ReceiverSettings, store: ReceiverStore) -> Delivery:
         transport = transport_of(receiver, utc_now)
         rules = replace(receiver.rules, spacing=self._timing.spacing, first_pause=self._timing.first_pause)
-        return Delivery(rules, store, transport, self._book, self._alerts, utc_now)
+        return Delivery(rules, store, transport, self._sources)
 
     def _book(self) -> AlertBook | None:
         """What is known of alerts: while the broker is away what was, and what this process noticed since."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 
 import structlog
@@ -26,8 +28,11 @@ from ratchet.notifier.domain.deliveries import (
     due,
     failed,
     is_due,
+    with_report,
 )
+from ratchet.notifier.domain.schedule import with_beginnings
 from ratchet.notifier.kv_receivers import ReceiverStore
+from ratchet.notifier.reports import Reports
 from ratchet.notifier.transports import Transport
 
 log = structlog.get_logger()
@@ -37,30 +42,38 @@ POLL_S = 1.0
 """Longest pause between two looks: retries, quiet hours and cool-downs end by time alone."""
 GATHER_S = 1.0
 """What comes in the moments after an alert goes with it."""
+MAKE_S, REMAKE_S = 25.0, 60.0
+"""How long a report may take to be made, alerts wait for it; and the pause before it is tried again."""
 FAILING = 3
 """Attempts in a row that fail until that is an alert itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What all receivers hear of."""
+
+    book: Callable[[], AlertBook | None]
+    """The alerts, None while it is not known which hold."""
+    alerts: Alerts
+    """Those of this service."""
+    reports: Reports
+    now: Callable[[], datetime]
 
 
 class Delivery(Lasting):
     """Notifications of one receiver, one after the other."""
 
-    def __init__(
-        self,
-        rules: Rules,
-        store: ReceiverStore,
-        transport: Transport,
-        book: Callable[[], AlertBook | None],
-        alerts: Alerts,
-        now: Callable[[], datetime],
-    ) -> None:
-        """`book`: the alerts, None while it is not known which hold."""
+    def __init__(self, rules: Rules, store: ReceiverStore, transport: Transport, sources: Sources) -> None:
         super().__init__()
         self._rules = rules
         self._store = store
         self._transport = transport
-        self._book = book
-        self._alerts = alerts
-        self._now = now
+        self._alerts = sources.alerts
+        self._book = sources.book
+        self._reports = sources.reports
+        self._now = sources.now
+        self._waits_until_s = 0.0
+        """By the monotonic clock: a report that could not be made is not tried before."""
         self._woken = asyncio.Event()
         self._dropped = 0
         """Alerts that were too many to keep, as of the last notification."""
@@ -87,7 +100,7 @@ class Delivery(Lasting):
         receiver, now = await self._store.load(), self._now()
         if receiver is None:
             return
-        receiver = self._with_news(receiver, now)
+        receiver = await self._with_due_report(self._with_news(receiver, now), now)
         outgoing = receiver.outgoing
         if outgoing is None or not is_due(outgoing, now):
             if self._store.is_beat_due:
@@ -106,6 +119,22 @@ class Delivery(Lasting):
             return receiver
         dropped, self._dropped = book.dropped - self._dropped, book.dropped
         return composed(receiver, changes, max(dropped, 0), str(uuid.uuid4()), now)
+
+    async def _with_due_report(self, receiver: Receiver, now: datetime) -> Receiver:
+        """With the report that is due, unless something else is under way. One that cannot be made now comes late."""
+        rules = self._rules
+        receiver = replace(receiver, reported=with_beginnings(receiver.reported, rules.reports, now))
+        waits = receiver.outgoing is not None or rules.hold_back("info", now)
+        if waits or not rules.reports or time.monotonic() < self._waits_until_s:
+            return receiver
+        try:
+            async with asyncio.timeout(MAKE_S):
+                report = await self._reports.due(receiver.reported, rules, now)
+        except (Unavailable, TimeoutError) as error:
+            log.warning("a report waits", receiver=rules.name, reason=str(error) or f"longer than {MAKE_S:g} s")
+            self._waits_until_s = time.monotonic() + REMAKE_S
+            return receiver
+        return receiver if report is None else with_report(receiver, report, now)
 
     async def _settle(self, receiver: Receiver, reason: str | None) -> None:
         now, outgoing, name = self._now(), receiver.outgoing, self._rules.name

@@ -1,4 +1,4 @@
-"""Settings of the notifier: who gets which alerts, and when."""
+"""Settings of the notifier: who gets which alerts and reports, and when."""
 
 from __future__ import annotations
 
@@ -77,6 +77,9 @@ class ReceiverSettings(BaseModel):
     quiet_hours: Annotated[str, AfterValidator(_hours)] | None = None
     """Hours in which it gets only what is critical, such as `22:00-07:00 Europe/Berlin`; the rest comes after them."""
 
+    reports: tuple[Literal["daily", "weekly", "job"], ...] = ()
+    """Reports that it gets, of its roles: `daily` at 08:00 UTC, `weekly` on Mondays, `job` of a training that ended."""
+
     @property
     def kind(self) -> str:
         """`webhook`, or the scheme of the URL."""
@@ -92,6 +95,7 @@ class ReceiverSettings(BaseModel):
             roles=self.roles,
             cool_down=timedelta(seconds=self.cool_down_s),
             quiet=quiet_hours(self.quiet_hours) if self.quiet_hours is not None else None,
+            reports=frozenset(self.reports),
         )
 
     @model_validator(mode="after")

@@ -7,9 +7,10 @@ from datetime import timedelta
 from msgspec.structs import replace
 
 from ratchet.analyst.domain.plan import ANALYST, stepped
-from ratchet.analyst.domain.report import Report, weekly_report
+from ratchet.analyst.domain.report import weekly_report
 from ratchet.analyst.domain.trail import report_event, step_event, week_before
 from ratchet.core.contract.learning import AdaptationPlan, ArmEffect
+from ratchet.core.rules.reports import Report
 from tests.support.adaptation import NOW, approved_plan, pattern_of
 
 EFFECT = ArmEffect(difference=-0.3, low=-0.4, high=-0.2, stable=100, canary=100, at=NOW)
@@ -95,7 +96,7 @@ def test_a_week_ends_on_monday() -> None:
 
 
 def test_a_report_is_one_step_of_the_trail_a_week() -> None:
-    assert report_event(report(), "2026-W09").event_id == report_event(report(), "2026-W09").event_id
+    assert report_event(report(), "shop", "2026-W09").event_id == report_event(report(), "shop", "2026-W09").event_id
 
 
 def test_each_step_of_a_plan_is_a_step_of_the_trail() -> None:

@@ -9,10 +9,11 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from ratchet.cli.jobs import AlgorithmCosts, all_jobs, costs_of, sentence_of, show_job
+from ratchet.cli.jobs import AlgorithmCosts, all_jobs, costs_of, show_job
 from ratchet.cli.training import awaiting
 from ratchet.core.contract.http.jobs import JobOut, JobsOut
 from ratchet.core.contract.training import Artifacts, CurrentMetrics, RequestMetadata, ResourceUsage, TrainingError
+from ratchet.core.rules.job_facts import sentence_of
 from ratchet.core.stores.training_history import AttemptRecord
 from tests.support.messages import AT
 from tests.support.training import request

@@ -96,8 +96,8 @@ async def typed(*words: str) -> int:
         (("plans", "show", PLAN.plan_id), "30 canary outcomes more"),
         (("plans", "show", PLAN.plan_id[:6]), 'For requests that mention "refund"'),
         (("analyze", "shop"), "too few"),
-        (("report", "shop"), "# Week"),
-        (("report", "shop", "--html"), "<h1>Week</h1>"),
+        (("report", "learning", "shop"), "# Week"),
+        (("report", "learning", "shop", "--html"), "<h1>Week</h1>"),
     ],
 )
 async def test_what_is_known_is_printed(

@@ -9,13 +9,13 @@ import pytest
 
 from ratchet.cli.candidates import Candidate, follow
 from ratchet.cli.endpoints import Endpoints
-from ratchet.cli.jobs import figures_of
 from ratchet.cli.training import has_ended, standing
 from ratchet.cli.waiting import POLL_S, SILENCE_S, Waiting, until
 from ratchet.core.contract.http.jobs import JobOut
 from ratchet.core.contract.state import PolicyStage, PolicyVersion
 from ratchet.core.contract.training import CurrentMetrics, EvaluationResults, Progress
 from ratchet.core.errors import Unavailable
+from ratchet.core.rules.job_facts import figures_of
 from ratchet.core.service.discovery import DEFAULT_DIRECTORY
 from tests.support.messages import AT
 from tests.support.training import request

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ratchet.core.contract import Alert, named_id
-from ratchet.core.contract.notifications import FIRING, MOST_ALERTS, RESOLVED, NotifiedAlert, Receiver
+from ratchet.core.contract.notifications import FIRING, MOST_ALERTS, RESOLVED, NotifiedAlert, Receiver, SentReport
 from ratchet.core.rules.alert_book import MOST, AlertBook
 from ratchet.core.rules.notifications import SEVERITIES
 from ratchet.notifier.domain.deliveries import (
@@ -25,6 +25,7 @@ from ratchet.notifier.domain.deliveries import (
     due,
     failed,
     is_due,
+    with_report,
 )
 from ratchet.notifier.domain.quiet_hours import quiet_hours
 from ratchet.notifier.kv_receivers import ReceiverStore
@@ -235,3 +236,34 @@ def test_no_end_is_sent_without_its_alert_whatever_happens(seed: int) -> None:
         for state, changed in inbox.hear(event, at=now):
             assert state == FIRING or changed in open_keys
             (open_keys.add if state == FIRING else open_keys.discard)(changed)
+
+
+def report() -> SentReport:
+    return SentReport(
+        kind="daily", title="A day", since=NOW - timedelta(days=1), until=NOW, markdown="# A day", html="<p>"
+    )
+
+
+def test_alert_takes_the_place_of_a_report_that_is_not_taken() -> None:
+    waiting = with_report(BLANK, report(), NOW)
+    changes = due(waiting, book_of([alert()]), RULES, NOW)
+    assert [change.key for change in changes] == ["disk"]
+    after = composed(waiting, changes, 0, "m", NOW)
+    assert after.outgoing is not None
+    assert (after.outgoing.notification.report, after.reported) == (None, {})
+
+
+def test_report_counts_as_sent_once_it_was_taken_and_keeps_its_id() -> None:
+    first, again = with_report(BLANK, report(), NOW), with_report(BLANK, report(), later(hours=1))
+    assert first.outgoing is not None
+    assert again.outgoing is not None
+    assert first.outgoing.message_id == again.outgoing.message_id
+    taken = delivered(first, first.outgoing, NOW)
+    assert (taken.outgoing, taken.reported, taken.sent[-1].title) == (None, {"daily": NOW}, "A day")
+
+
+def test_report_that_fails_for_a_day_is_given_up() -> None:
+    state = with_report(BLANK, report(), NOW)
+    assert state.outgoing is not None
+    state = failed(state, state.outgoing, "answered 500", RULES, NOW + GIVE_UP + timedelta(seconds=1))
+    assert (state.outgoing, state.reported) == (None, {"daily": NOW})

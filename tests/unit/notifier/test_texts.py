@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from ratchet.core.contract import named_id
-from ratchet.core.contract.notifications import Notification, NotifiedAlert
+from ratchet.core.contract.notifications import Notification, NotifiedAlert, SentReport
 from ratchet.notifier.domain.texts import LONGEST, LONGEST_BODY, body_of, plain, title_of, unmarked
 
 NOW = datetime(2026, 3, 2, 15, tzinfo=UTC)
@@ -53,3 +53,15 @@ def test_a_body_has_as_many_lines_as_fit_and_counts_the_others() -> None:
     lines = body.splitlines()
     assert len(body) < LONGEST_BODY + 100
     assert lines[-1] == f"... and {1000 - (len(lines) - 1)} more: see 'ratchet alerts'".replace("'", "`")
+
+
+def test_report_in_a_chat_is_its_lines_without_marks_as_many_as_fit() -> None:
+    lines = "\n".join(f"- `line {number} of <@everyone>`" for number in range(200))
+    markdown = f"# A day\n\n## Issues\n\n{lines}\n"
+    report = SentReport(kind="daily", title="A day", since=NOW, until=NOW, markdown=markdown, html="<p>")
+    sent = Notification(type=Notification.REPORT, timestamp=NOW, receiver="team", alerts=[], report=report)
+    body = body_of(sent)
+    assert title_of(sent) == "A day"
+    assert body.startswith("Issues\n- line 0 of ‹＠everyone›\n")
+    assert body.endswith("more lines: see `ratchet report`")
+    assert len(body) < LONGEST_BODY + 100

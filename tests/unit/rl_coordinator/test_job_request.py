@@ -27,9 +27,9 @@ from ratchet.core.contract.training import (
     TrainingRequest,
 )
 from ratchet.core.errors import Rejected
+from ratchet.core.rules.job_facts import job_out
 from ratchet.core.service.contracts import load_contracts
 from ratchet.rl_coordinator.http.job_request import job_body, training_request
-from ratchet.rl_coordinator.http.jobs import job_out
 from tests.support.training import NOON, after, job
 
 FRESH = named_id("fresh")

@@ -1,60 +1,20 @@
-"""The weekly report of a role: what changed, what it earned, and what was taken back; as Markdown and HTML. Pure.
+"""The weekly report of what a role learned: what changed, what it earned, and what was taken back. Pure.
 
-Statements and reasons hold words of people: redacted, bounded and on one line here, in Markdown in code spans, in HTML
-escaped.
+Statements and reasons hold words of people: redacted, bounded and on one line here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from html import escape
 
 from ratchet.analyst.domain.plan import ENDS, REJECTED, ROLLED_BACK, VALIDATED, gain_of, has_worked
 from ratchet.analyst.mining.texts import sentence_of
 from ratchet.bus.message import JsonObject
 from ratchet.core.contract.learning import AdaptationPlan, Pattern
+from ratchet.core.rules.reports import MOST_LISTED, Report, Section
 
 WEEK = timedelta(days=7)
-MOST_LISTED = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A heading, and a line for each of its subjects."""
-
-    title: str
-    lines: Sequence[str]
-    empty: str
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """Of a role and a week."""
-
-    role: str
-    since: datetime
-    until: datetime
-    sections: Sequence[Section]
-    figures: JsonObject
-
-    def markdown(self) -> str:
-        """As Markdown."""
-        parts = [f"# What {self.role} learned, {self.since:%Y-%m-%d} to {self.until:%Y-%m-%d}"]
-        for section in self.sections:
-            lines = [f"- `{line.replace('`', chr(39))}`" for line in section.lines] or [section.empty]
-            parts.append("\n".join((f"## {section.title}", "", *lines)))
-        return "\n\n".join(parts) + "\n"
-
-    def html(self) -> str:
-        """As an HTML fragment without script or style, everything in it escaped."""
-        parts = [f"<h1>What {escape(self.role)} learned, {self.since:%Y-%m-%d} to {self.until:%Y-%m-%d}</h1>"]
-        for section in self.sections:
-            rows = "".join(f"<li>{escape(line)}</li>" for line in section.lines)
-            body = f"<ul>{rows}</ul>" if rows else f"<p>{escape(section.empty)}</p>"
-            parts.append(f"<h2>{escape(section.title)}</h2>\n{body}")
-        return "\n".join(parts) + "\n"
 
 
 def weekly_report(role: str, patterns: Sequence[Pattern], plans: Sequence[AdaptationPlan], until: datetime) -> Report:
@@ -95,7 +55,8 @@ def weekly_report(role: str, patterns: Sequence[Pattern], plans: Sequence[Adapta
         "plans_that_worked": sum(each is True for each in worked),
         "plans_that_did_not": sum(each is False for each in worked),
     }
-    return Report(role, since, until, sections, figures)
+    title = f"What {role} learned, {since:%Y-%m-%d} to {until:%Y-%m-%d}"
+    return Report(title, since, until, sections, figures)
 
 
 def _of_plans(plans: Sequence[AdaptationPlan]) -> list[str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from ratchet.analyst.domain.report import Report
 from ratchet.analyst.mining.texts import sentence_of
 from ratchet.bus.message import JsonObject
 from ratchet.core.contract.learning import AdaptationPlan, LearningEvent
+from ratchet.core.rules.reports import Report
 
 PHASE_OF: Mapping[str, str] = {
     "draft": "adaptation",
@@ -52,7 +52,7 @@ def week_before(now: datetime) -> tuple[str, datetime]:
     return f"{year}-W{week:02}", end
 
 
-def report_event(report: Report, week: str) -> LearningEvent:
+def report_event(report: Report, role: str, week: str) -> LearningEvent:
     """A week's report."""
     counts = report.figures
     return LearningEvent(
@@ -62,6 +62,6 @@ def report_event(report: Report, week: str) -> LearningEvent:
         summary=f"{week}: {counts['plans_validated']} plans kept, {counts['plans_rolled_back']} taken back,"
         f" {counts['patterns_opened']} patterns opened, {counts['patterns_closed']} closed",
         key=week,
-        role=report.role,
+        role=role,
         facts={**counts, "markdown": report.markdown()},
     )

@@ -1,10 +1,10 @@
-"""Notifications of alerts: the messages that receivers get, and what was sent to each of them."""
+"""Notifications of alerts and reports: the messages that receivers get, and what was sent to each of them."""
 
 from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from msgspec import Meta, field
+from msgspec import field
 
 from ratchet.bus.message import Value
 from ratchet.core.contract.state import Zoned
@@ -41,21 +41,38 @@ class NotifiedAlert(Value, frozen=True, kw_only=True, omit_defaults=True):
     """How often it was raised since it last was over."""
 
 
+class SentReport(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """A report of a day, a week or a training."""
+
+    kind: Annotated[str, listed("daily", "weekly", "job")]
+    title: Text
+    since: Zoned
+    until: Zoned
+    """End of the day or week, itself excluded; of a training, when it ended."""
+    markdown: Text
+    html: Text
+    """The same as a fragment without script or style."""
+    job_id: Uuid | None = None
+    """The training."""
+
+
 class Notification(Value, frozen=True, kw_only=True, omit_defaults=True):
     """The body of a webhook. The same `webhook-id` is the same notification, sent again because no 2xx came back."""
 
     TYPE: ClassVar[str] = "ratchet.alerts"
+    REPORT: ClassVar[str] = "ratchet.report"
 
     type: Text
-    """`ratchet.alerts`."""
+    """`ratchet.alerts`, or `ratchet.report`, which lists none."""
     timestamp: Zoned
     """When the notification was made."""
     receiver: Text
     """The receiver's name in Ratchet's settings."""
-    alerts: Annotated[list[NotifiedAlert], Meta(min_length=1)]
+    alerts: list[NotifiedAlert]
     """The most severe first; 100 at most."""
     more: Count = 0
     """Alerts that it does not list; the stream RL_ALERTS has them."""
+    report: SentReport | None = None
 
 
 class KnownAlert(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -92,7 +109,7 @@ class Sent(Value, frozen=True, kw_only=True, omit_defaults=True):
     keys: list[str] = field(default_factory=list[str])
     """Keys of its alerts, the first few."""
     alerts: Ordinal = 1
-    """How many there were."""
+    """How many there were; 1 of a report."""
     attempts: Ordinal = 1
     error: str | None = None
     """Why it was given up; absent where the receiver took it."""
@@ -122,6 +139,8 @@ class Receiver(Value, frozen=True, kw_only=True, omit_defaults=True):
     """Attempts in a row that it did not take."""
     known: dict[str, KnownAlert] = field(default_factory=dict[str, KnownAlert])
     """By key of the alert."""
+    reported: dict[str, Zoned] = field(default_factory=dict[str, Zoned])
+    """End of the newest report that it got, by `daily`, `weekly` or `job:<training_job_id>`."""
     outgoing: Outgoing | None = None
     sent: list[Sent] = field(default_factory=list[Sent])
     """The newest last."""

@@ -144,13 +144,18 @@ class Alerts:
         return True
 
 
-async def held_alerts(bus: Bus, since: datetime | int = 1) -> list[Alert]:
-    """The alerts that hold now, of all services. Raises `BusUnavailable`."""
+async def read_alerts(bus: Bus, since: datetime | int = 1) -> AlertBook:
+    """The alerts of all services. Raises `BusUnavailable`."""
     book = AlertBook()
     async with aclosing(OrderedReader(bus, STREAM, start=since).to_end()) as batches:
         async for batch in batches:
             _add(bus, book, batch)
-    return [noticed.alert for noticed in book if not noticed.alert.cleared]
+    return book
+
+
+async def held_alerts(bus: Bus, since: datetime | int = 1) -> list[Alert]:
+    """The alerts that hold now, of all services. Raises `BusUnavailable`."""
+    return [noticed.alert for noticed in await read_alerts(bus, since) if not noticed.alert.cleared]
 
 
 class AlertsFollower(Lasting):

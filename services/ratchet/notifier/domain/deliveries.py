@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from ratchet.core.contract import Alert
+from ratchet.core.contract import Alert, named_id
 from ratchet.core.contract.notifications import (
     FIRING,
     MOST_ALERTS,
@@ -27,10 +27,12 @@ from ratchet.core.contract.notifications import (
     Outgoing,
     Receiver,
     Sent,
+    SentReport,
 )
 from ratchet.core.rules.alert_book import MOST, RECENTLY, Noticed
 from ratchet.core.rules.notifications import SEVERITIES
 from ratchet.notifier.domain.quiet_hours import QuietHours
+from ratchet.notifier.domain.schedule import name_of
 from ratchet.notifier.domain.texts import plain, title_of
 
 SPACING = timedelta(seconds=30)
@@ -61,6 +63,8 @@ class Rules:
     cool_down: timedelta = timedelta(hours=1)
     """It gets an alert that comes again no sooner, unless that is worse."""
     quiet: QuietHours | None = None
+    reports: frozenset[str] = frozenset()
+    """Kinds of reports that it gets."""
     spacing: timedelta = SPACING
     first_pause: timedelta = FIRST_PAUSE
 
@@ -76,8 +80,13 @@ class Rules:
 
 
 def due(receiver: Receiver, alerts: Iterable[Noticed], rules: Rules, now: datetime) -> list[NotifiedAlert]:
-    """What the receiver is to get now, the most severe first; nothing while another notification is under way."""
-    if receiver.outgoing is not None or (receiver.sent and _within(receiver.sent[-1].at, rules.spacing, now)):
+    """What the receiver is to get now, the most severe first; nothing while another notification is under way.
+
+    A report waits: alerts take its place, and it is made anew after them.
+    """
+    outgoing = receiver.outgoing
+    is_under_way = outgoing is not None and outgoing.notification.report is None
+    if is_under_way or (receiver.sent and _within(receiver.sent[-1].at, rules.spacing, now)):
         return []
     news = (_news(receiver.known.get(noticed.alert.key), noticed, rules, now) for noticed in alerts)
     return sorted(
@@ -122,6 +131,15 @@ def composed(
     return replace(receiver, outgoing=outgoing, known={**receiver.known, **counted})
 
 
+def with_report(receiver: Receiver, report: SentReport, now: datetime) -> Receiver:
+    """With a report under way: the same one has the same id."""
+    notification = Notification(
+        type=Notification.REPORT, timestamp=now, receiver=receiver.name, alerts=[], report=report
+    )
+    message_id = named_id("report", receiver.name, name_of(report), report.until.isoformat())
+    return replace(receiver, outgoing=Outgoing(message_id=message_id, notification=notification, next_at=now))
+
+
 def is_due(outgoing: Outgoing, now: datetime) -> bool:
     """Whether it may be sent; a pause longer than any is one of a clock that was set back."""
     return not timedelta() < outgoing.next_at - now <= max(CLAIM, LONGEST_PAUSE)
@@ -137,7 +155,8 @@ def delivered(receiver: Receiver, outgoing: Outgoing, now: datetime) -> Receiver
     """After the receiver took the notification."""
     sent = [*receiver.sent, _sent(outgoing, now)][-KEPT:]
     known = _kept(known_once_taken(receiver, outgoing, now))
-    return replace(receiver, outgoing=None, known=known, sent=sent, error=None, failures=0)
+    reported = _reported(receiver, outgoing)
+    return replace(receiver, outgoing=None, known=known, reported=reported, sent=sent, error=None, failures=0)
 
 
 def known_once_taken(receiver: Receiver, outgoing: Outgoing, now: datetime) -> dict[str, KnownAlert]:
@@ -149,9 +168,15 @@ def failed(receiver: Receiver, outgoing: Outgoing, reason: str, rules: Rules, no
     """After an attempt that the receiver did not take."""
     after = replace(receiver, error=reason, failures=receiver.failures + 1)
     if now - outgoing.notification.timestamp > GIVE_UP:
-        return replace(after, outgoing=None, sent=[*receiver.sent, _sent(outgoing, now, reason)][-KEPT:])
+        sent = [*receiver.sent, _sent(outgoing, now, reason)][-KEPT:]
+        return replace(after, outgoing=None, reported=_reported(receiver, outgoing), sent=sent)
     pause = min(rules.first_pause * 2 ** min(outgoing.attempts - 1, 16), LONGEST_PAUSE)
     return replace(after, outgoing=replace(outgoing, next_at=now + pause))
+
+
+def _reported(receiver: Receiver, outgoing: Outgoing) -> dict[str, datetime]:
+    report = outgoing.notification.report
+    return receiver.reported if report is None else {**receiver.reported, name_of(report): report.until}
 
 
 def _rank(severity: str) -> int:
@@ -203,7 +228,7 @@ def _sent(outgoing: Outgoing, now: datetime, error: str | None = None) -> Sent:
         at=now,
         title=title_of(outgoing.notification),
         keys=[change.key for change in alerts[:NAMED_KEYS]],
-        alerts=len(alerts) + outgoing.notification.more,
+        alerts=max(len(alerts) + outgoing.notification.more, 1),
         attempts=max(outgoing.attempts, 1),
         error=error,
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterable, Iterator
 
-from ratchet.core.contract.notifications import FIRING, Notification, NotifiedAlert
+from ratchet.core.contract.notifications import FIRING, Notification, NotifiedAlert, SentReport
 
 LONGEST = 300
 """Characters of a text."""
@@ -28,6 +29,8 @@ def unmarked(text: str) -> str:
 
 def title_of(notification: Notification) -> str:
     """One line."""
+    if notification.report is not None:
+        return plain(notification.report.title)
     alerts, count = notification.alerts, len(notification.alerts) + notification.more
     if count == 1:
         return f"{_label(alerts[0])}: {alerts[0].summary}"
@@ -39,15 +42,32 @@ def title_of(notification: Notification) -> str:
 
 
 def body_of(notification: Notification) -> str:
-    """A line for each alert, as many as there is room for, and how many more there are."""
+    """A line for each alert, as many as there is room for, and how many more there are; or the report's lines."""
+    if notification.report is not None:
+        every = [*_lines_of(notification.report)]
+        lines = _fitting(every)
+        rest = len(every) - len(lines)
+        return "\n".join([*lines, *([f"... and {rest} more lines: see `ratchet report`"] if rest else [])])
+    lines = _fitting(_line(alert) for alert in notification.alerts)
+    more = len(notification.alerts) - len(lines) + notification.more
+    return "\n".join([*lines, *([f"... and {more} more: see `ratchet alerts`"] if more else [])])
+
+
+def _fitting(every: Iterable[str]) -> list[str]:
+    """The first ones that there is room for, without marks."""
     lines: list[str] = []
-    for alert in notification.alerts:
-        line = unmarked(_line(alert))
+    for line in map(unmarked, every):
         if sum(map(len, lines)) + len(lines) + len(line) > LONGEST_BODY:
             break
         lines.append(line)
-    more = len(notification.alerts) - len(lines) + notification.more
-    return "\n".join([*lines, *([f"... and {more} more: see `ratchet alerts`"] if more else [])])
+    return lines
+
+
+def _lines_of(report: SentReport) -> Iterator[str]:
+    """What stands below the title, without Markdown's marks."""
+    for line in report.markdown.splitlines()[1:]:
+        if line:
+            yield line.removeprefix("## ").replace("`", "")
 
 
 def _label(alert: NotifiedAlert) -> str:

@@ -21,7 +21,7 @@ _STATUS = re.compile(r"error=(\d{3})")
 """How apprise's log names the status of an answer. Nothing else of it is shown: it may quote the URL."""
 
 
-class Message(msgspec.Struct):
+class Message(msgspec.Struct, kw_only=True):
     """What to send."""
 
     url: str
@@ -29,6 +29,8 @@ class Message(msgspec.Struct):
     body: str
     kind: str
     """`failure`, `warning`, `info` or `success`: the colour, where a chat has one."""
+    html: bool = False
+    """Whether the body is HTML; else it is text."""
     seconds: int
     """It ends by itself after so long, also when its parent was killed."""
 
@@ -67,7 +69,10 @@ def main() -> int:
     service = apprise.Apprise(asset=asset)
     taken = service.add(message.url) and bool(
         service.notify(
-            title=message.title, body=message.body, notify_type=message.kind, body_format=apprise.NotifyFormat.TEXT
+            title=message.title,
+            body=message.body,
+            notify_type=message.kind,
+            body_format=apprise.NotifyFormat.HTML if message.html else apprise.NotifyFormat.TEXT,
         )
     )
     os.write(answers, msgspec.json.encode(Outcome(bool(taken), statuses.last)))

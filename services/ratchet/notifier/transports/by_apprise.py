@@ -19,20 +19,26 @@ from ratchet.notifier.transports.base import ATTEMPT_S
 KINDS = {"critical": "failure", "warning": "warning", "info": "info"}
 
 
+MAIL = ("mailto", "mailtos")
+"""Schemes of those that read HTML."""
+
+
 class ByApprise:
-    """Sends the notification as text."""
+    """Sends the notification as text; a report by mail as HTML."""
 
     def __init__(self, url: str) -> None:
         self._url = url
 
     async def send(self, message_id: str, notification: Notification) -> str | None:  # noqa: ARG002 - `Transport`
         """See `Transport`."""
-        first = notification.alerts[0]
+        report = notification.report
+        is_page = report is not None and self._url.partition("://")[0].lower() in MAIL
         message = Message(
             url=self._url,
             title=unmarked(f"Ratchet: {title_of(notification)}"),
-            body=body_of(notification),
-            kind=KINDS.get(first.severity, "failure") if first.state == FIRING else "success",
+            body=report.html if report is not None and is_page else body_of(notification),
+            kind=_kind_of(notification),
+            html=is_page,
             seconds=int(ATTEMPT_S) + 5,
         )
         own = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
@@ -58,3 +64,10 @@ class ByApprise:
         if outcome.taken:
             return None
         return f"answered {outcome.status}" if outcome.status else "the message was not taken"
+
+
+def _kind_of(notification: Notification) -> str:
+    if notification.report is not None:
+        return "info"
+    first = notification.alerts[0]
+    return KINDS.get(first.severity, "failure") if first.state == FIRING else "success"

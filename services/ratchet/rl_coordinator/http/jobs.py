@@ -26,11 +26,11 @@ from ratchet.core.contract.state import BANNED, Job, JobState
 from ratchet.core.contract.training import TrainingRequest
 from ratchet.core.errors import NotFound, WrongState
 from ratchet.core.rules.access import Caller, KeyScope, RoleSet
+from ratchet.core.rules.job_facts import job_out
 from ratchet.core.service.control_api import ControlApi
 from ratchet.rl_coordinator.http.job_request import training_request
 from ratchet.rl_coordinator.http.models import RoleFilter
 from ratchet.rl_coordinator.jobs import Jobs
-from ratchet.rl_coordinator.jobs.domain.jobs import queue_wait_s, usage_of
 from ratchet.rl_coordinator.jobs.domain.planning import AUTO, Shape
 
 TWICE: Mapping[int, str] = {400: "One of the headers that are checked comes twice."}
@@ -47,12 +47,6 @@ REFUSED: Mapping[int, str] = {
     " it.",
     422: "The request cannot be run as it is.",
 }
-
-
-def job_out(job: Job, now: datetime) -> JobOut:
-    """A job with all that is not the coordinator's own bookkeeping."""
-    shown = msgspec.convert(job, JobOut, from_attributes=True)
-    return msgspec.structs.replace(shown, queue_wait_s=queue_wait_s(job, now), resource_usage=usage_of(job))
 
 
 def shape_out(shape: Shape) -> ShapeOut:

@@ -18,7 +18,6 @@ from ratchet.core.contract.snapshot import EXECUTIONS, TRAJECTORIES
 from ratchet.core.contract.state import ENDED, Job, JobState
 from ratchet.core.contract.training import (
     ErrorCode,
-    ResourceUsage,
     SnapshotRef,
     TrainingError,
     TrainingRequest,
@@ -26,6 +25,7 @@ from ratchet.core.contract.training import (
 )
 from ratchet.core.errors import WrongState
 from ratchet.core.rules.algorithms import ALGORITHMS, dataset_format
+from ratchet.core.rules.job_facts import usage_of
 from ratchet.rl_coordinator.jobs.domain.retries import RetryRule, eased
 
 NEXT: Mapping[JobState, frozenset[JobState]] = {
@@ -194,27 +194,6 @@ def tried(job: Job) -> int:
     return job.attempt - job.unclaimed - job.forgiven
 
 
-def queue_wait_s(job: Job, now: datetime) -> float:
-    """Seconds from a job's creation to its first slot; one that has none yet waits until `now` or its end."""
-    until = job.dispatched_at or job.started_at or job.finished_at or now
-    return max(0.0, (until - job.created_at).total_seconds())
-
-
-def usage_of(job: Job) -> ResourceUsage | None:
-    """What all attempts of a job used together, as far as their workers said."""
-    if job.resource_usage is None or job.spent is None:
-        return job.resource_usage or job.spent
-    return ResourceUsage(
-        gpu_hours=_sum(job.resource_usage.gpu_hours, job.spent.gpu_hours),
-        cost_usd=_sum(job.resource_usage.cost_usd, job.spent.cost_usd),
-        peak_memory_gb=max(job.resource_usage.peak_memory_gb or 0.0, job.spent.peak_memory_gb or 0.0),
-        total_training_time_seconds=_sum(
-            job.resource_usage.total_training_time_seconds, job.spent.total_training_time_seconds
-        ),
-        tokens=_sum(job.resource_usage.tokens, job.spent.tokens),
-    )
-
-
 def fold(job: Job, status: TrainingStatus, now: datetime, limits: Limits) -> Job:
     """The job after a worker's status, or unchanged: it counts only for a held slot and the current attempt."""
     if job.state not in ACTIVE or status.attempt != job.attempt or _from_another(job, status):
@@ -294,10 +273,6 @@ def _from_another(job: Job, status: TrainingStatus) -> bool:
     """Whether another process than the one that has the attempt reports: two may get one dispatch."""
     instance = status.metadata.instance if status.metadata else None
     return None not in (job.instance, instance) and job.instance != instance
-
-
-def _sum(one: N | None, other: N | None) -> N | None:
-    return one if other is None else other if one is None else one + other
 
 
 def _with_report(job: Job, status: TrainingStatus, now: datetime) -> Job:
