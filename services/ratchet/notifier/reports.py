@@ -69,35 +69,35 @@ class Reports:
     async def due(self, reported: Mapping[str, datetime], rules: Rules, now: datetime) -> SentReport | None:
         """The next report of a receiver that got these. Raises `Unavailable`, where ClickHouse is away."""
         roles = rules.roles
-        wanted = due_report(reported, rules.reports, self._ended.of(roles), now)
-        if wanted is None:
+        report_due = due_report(reported, rules.reports, self._ended.of(roles), now)
+        if report_due is None:
             return None
-        job = wanted.job
+        job = report_due.job
         if job is not None:
-            report = job_report(job_out(job, wanted.until))
+            report = job_report(job_out(job, report_due.until))
         else:
-            report = await self._of_time(wanted, roles)
+            report = await self._of_time(report_due, roles)
         return SentReport(
-            kind=wanted.kind,
+            kind=report_due.kind,
             title=report.title,
             since=report.since,
-            until=wanted.until,
+            until=report_due.until,
             markdown=report.markdown(),
             html=report.html(),
             job_id=job.training_job_id if job is not None else None,
         )
 
-    async def _of_time(self, wanted: DueReport, roles: Sequence[str]) -> Report:
+    async def _of_time(self, report_due: DueReport, roles: Sequence[str]) -> Report:
         # Who sends no reports of days needs no ClickHouse, and does not pay for its driver.
         from ratchet.core.stores.report_facts import facts_between  # noqa: PLC0415
         from ratchet.core.stores.warehouse import Warehouse  # noqa: PLC0415
 
         warehouse = await Warehouse.connect(self._shared)
         try:
-            facts = await facts_between(warehouse, wanted.until - SPANS[wanted.kind], wanted.until, roles)
+            facts = await facts_between(warehouse, report_due.until - SPANS[report_due.kind], report_due.until, roles)
         finally:
             await warehouse.close()
-        return daily_report(facts, self._alerts(roles)) if wanted.kind == DAILY else weekly_report(facts)
+        return daily_report(facts, self._alerts(roles)) if report_due.kind == DAILY else weekly_report(facts)
 
     def _alerts(self, roles: Sequence[str]) -> list[Noticed]:
         return [noticed for noticed in self._book() or () if not roles or noticed.alert.role in roles]

@@ -100,7 +100,7 @@ def test_daily_report_lists_an_old_alert_while_it_holds() -> None:
     assert "disk" in report.markdown()
 
 
-def test_daily_report_of_too_much_data_says_so_and_has_the_rest() -> None:
+def test_daily_report_of_too_much_data_has_the_rest() -> None:
     many = Facts(since=SINCE, until=NOON, roles=None, before=None, jobs=[], changes=[change("promote")])
     text = daily_report(many, []).markdown()
     assert "Too many to add up" in text
