@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ratchet-ready
-DASHBOARD := deploy/grafana/dashboards/loop-overview.json
+DASHBOARDS := deploy/grafana/dashboards/loop-overview.json
 # The Node example's packages, and AsyncAPI's official schema: only tests need them. npm comes with the virtual environment.
 NODE := examples/node
 NODE_STAMP := $(NODE)/node_modules/.ratchet-ready
@@ -52,15 +52,15 @@ TWO := MAKEFLAGS= $(MAKE) --no-print-directory -j2 --output-sync=target
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(STAMP) $(NODE_STAMP) $(DASHBOARD) ## make .venv with the exact versions of constraints.txt (TORCH_INDEX=<url>: torch from there; INSTALLER=pip: without uv)
+setup: $(STAMP) $(NODE_STAMP) $(DASHBOARDS) ## make .venv with the exact versions of constraints.txt (TORCH_INDEX=<url>: torch from there; INSTALLER=pip: without uv)
 	@echo "setup: $(VENV) is ready"
 
 $(STAMP): pyproject.toml constraints.txt tools/environment/setup.sh tools/environment/uv_environment.py tools/environment/overrides.txt
 	@PYTHON="$(PYTHON)" TORCH_INDEX="$(TORCH_INDEX)" INSTALLER="$(INSTALLER)" bash tools/environment/setup.sh $(VENV)
 	@touch $@
 
-$(DASHBOARD): tools/dashboard/loop_overview.py | $(STAMP)
-	@$(BIN)/python $< $(@D)
+$(DASHBOARDS): $(wildcard tools/dashboard/*.py tools/dashboard/boards/*.py) docs/operations.md | $(STAMP)
+	@$(BIN)/python -m tools.dashboard $(@D)
 
 $(NODE_STAMP): $(NODE)/package.json $(NODE)/package-lock.json | $(STAMP)
 	@$(NPM) ci --prefix $(NODE) --ignore-scripts --no-audit --no-fund --loglevel=error

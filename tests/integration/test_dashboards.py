@@ -1,4 +1,4 @@
-"""The dashboard and the compose file's health checks against real processes: services, and a real Prometheus."""
+"""The dashboards and the compose file's health checks against real processes: services, and a real Prometheus."""
 
 from __future__ import annotations
 
@@ -21,24 +21,22 @@ from ratchet.local.local_stack.settings import StackSettings
 from ratchet.local.local_stack.stack import Stack
 from tests.support.compose import REPOSITORY, services
 from tests.support.messages import trajectory
-from tests.support.prometheus import BINARY, WITH_PROMETHEUS, Prometheus, running_prometheus
+from tests.support.prometheus import BINARY, WITH_PROMETHEUS, Prometheus, concrete, running_prometheus
 from tests.support.running import http_client
-from tests.unit.deploy.test_dashboard import names
-from tools.dashboard.loop_overview import ROWS
+from tests.unit.deploy.test_dashboards import names
+from tools.dashboard.boards import BOARDS
 
 pytestmark = pytest.mark.slow
 
-QUERIES = [(panel.title, query) for row in ROWS.values() for panel in row for query in panel.queries.values()]
+QUERIES = [query for board in BOARDS for row in board.rows.values() for panel in row for query in panel.shows.values()]
 ALERTS = yaml.safe_load((REPOSITORY / "deploy/prometheus/alerts.yml").read_text())["groups"][0]["rules"]
-NOT_HERE = ("agent_rl_training_", "ratchet_trainer_", "ratchet_engine_", "ratchet_workflow", "ratchet_analyst_")
+NOT_HERE = (
+    *("agent_rl_training_", "ratchet_training_", "ratchet_trainer_", "ratchet_engine_", "ratchet_workflow"),
+    *("ratchet_analyst_", "ratchet_console_", "ratchet_notifications", "ratchet_exported_spans"),
+)
 """Metrics of services that this stack does not have."""
 LIGHT = ("trajectory_collector", "reward_computer", "rl_coordinator", "gateway", "canary_deployer")
 """Torch takes long to import; trainer and engine show their metrics in the eventful process."""
-
-
-def concrete(query: str) -> str:
-    """The query with values for Grafana's variables, for a scrape every second."""
-    return query.replace("$__rate_interval", "10s").replace("$__range", "1m")
 
 
 @pytest.fixture
@@ -71,7 +69,7 @@ async def silent(prometheus: Prometheus, queries: Iterable[str]) -> list[str]:
 @WITH_PROMETHEUS
 async def test_every_panel_shows_data_once_its_events_happen(eventful: int, tmp_path: Path) -> None:
     with running_prometheus(tmp_path / "prometheus", {"*": eventful}) as prometheus:
-        assert await silent(prometheus, {concrete(query) for _, query in QUERIES}) == []
+        assert await silent(prometheus, {concrete(query) for query in QUERIES}) == []
 
 
 @WITH_PROMETHEUS
@@ -133,7 +131,7 @@ async def test_services_answer_the_paths_of_compose_and_export_panel_metrics(sta
         assert "/healthz" in monitor
         assert (await client.get(monitor)).status_code == 200
     families = set(re.findall(r"^# TYPE (\w+)", exported, re.MULTILINE))
-    absent = {name for _, query in QUERIES for name in names(query)} - {"up"}
+    absent = {name for query in QUERIES for name in names(query)} - {"up"}
     missing = {name for name in absent if name not in families and name.rsplit("_", 1)[0] not in families}
     assert all(name.startswith(NOT_HERE) for name in missing)
     if BINARY is not None:

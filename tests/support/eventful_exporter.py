@@ -17,11 +17,23 @@ from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 from ratchet.bus.testing import eventually
 from ratchet.core.service.health import Health, health_app
 from ratchet.core.service.http import HttpServer
+from ratchet.trainer_worker.metrics import FIGURES
 from tests.support.compose import REPOSITORY
 
 METRICS = re.compile(r"^from prometheus_client import .*\b(Counter|Gauge|Histogram)\b", re.MULTILINE)
 EXAMPLE = "example"
-ASKED_FOR = {"status": ("succeeded", "failed"), "outcome": ("valid",), "state": ("open",)}
+POLICY = "example@1-12345678"
+ASKED_FOR = {
+    "status": ("succeeded", "failed"),
+    "outcome": ("valid", "passed"),
+    "stream": ("RL_FEEDBACK",),
+    "verdict": ("roll_back",),
+    "measure": ("failure",),
+    "bound": ("high",),
+    "figure": FIGURES,
+    "policy": (POLICY,),
+    "model_version": (POLICY,),
+}
 """Values of labels that panels name."""
 
 

@@ -1,0 +1,36 @@
+"""Writes Grafana's dashboards: `python -m tools.dashboard [FOLDER]`.
+
+`make setup` writes them to deploy/grafana/dashboards, which git ignores, and the build of Grafana's image into the
+image. Needs Python alone.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tools.dashboard.boards import BOARDS
+from tools.dashboard.grafana import dashboard, runbook
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def dashboards() -> dict[str, dict[str, Any]]:
+    """All of them, by name."""
+    page, sections = runbook((ROOT / "docs/operations.md").read_text())
+    return {board.name: dashboard(board, sections) for board in BOARDS} | {"runbook": page}
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Write them to a folder."""
+    folder = Path(arguments[0]) if arguments else ROOT / "deploy/grafana/dashboards"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, written in dashboards().items():
+        (folder / f"{name}.json").write_text(json.dumps(written, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
