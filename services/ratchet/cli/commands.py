@@ -46,7 +46,10 @@ COMMANDS: Mapping[str, Entry] = {
         "doctor",
         "Check this machine, the stack and its servers, and say what to do. Exit code 3: warnings alone; 1: a failure.",
     ),
-    "logs": Entry("logs", "Print the last lines of a service's log; `-f` follows it, over restarts too."),
+    "logs": Entry(
+        "logs",
+        "Print the last lines of a service's log, `-f` follows it; `--since` and `--grep` search the logs of 30 days.",
+    ),
     "train": Entry("training", "Start a training job, of several roles one each. Exit code 3: not every role has one."),
     "dpo-train": Entry("train", "Train a policy on preference pairs with DPO, on this machine and without a stack."),
     "rm-train": Entry("train", "Train a reward model on preference pairs, on this machine and without a stack."),

@@ -22,9 +22,9 @@ from ratchet.core.service.files import LOW_BYTES, durable_write_s, free_bytes, s
 from ratchet.core.service.readiness import readiness
 from ratchet.core.service.settings_file import find_file
 from ratchet.local.local_stack.configuration import faults_of, kinds, warnings_of
+from ratchet.local.local_stack.log_files import LOG_BYTES
 from ratchet.local.local_stack.member import WELL
 from ratchet.local.local_stack.preflight import START_BYTES, planned
-from ratchet.local.local_stack.process import LOG_BYTES
 from ratchet.local.local_stack.settings import StackSettings
 from ratchet.local.local_stack.state import MemberRecord, read_record
 

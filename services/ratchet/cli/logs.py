@@ -1,21 +1,31 @@
-"""`ratchet logs`: what a process of the local stack has logged, and what it logs from now on."""
+"""`ratchet logs`: what processes of the local stack have logged, of 30 days, and what one logs from now on."""
 
 from __future__ import annotations
 
+import heapq
 import os
+import re
 import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
-from ratchet.cli.options import HERE, AsJson, Directory
+from ratchet.cli.options import HERE, AsJson, Directory, since_of
 from ratchet.cli.output import console, follow_up, print_answer
 from ratchet.core.errors import NotFound
 from ratchet.local.local_stack.catalog import ALL_SERVICES
+from ratchet.local.local_stack.log_files import parts_of
 
 app = typer.Typer()
 
+BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+LONGEST_HEAD = 80
+"""Characters of a foreign line in which its time stands."""
+_STAMP = r"(\d{4}[-/.]\d\d[-/.]\d\d)[ T](\d\d:\d\d:\d\d(?:[.,]\d{1,6})?)\d*(Z|[+-]\d\d:?\d\d)?"
+_OF_SERVICE, _TIME = re.compile(rf'"timestamp": ?"{_STAMP}"'), re.compile(_STAMP)
 POLL_S = 0.3
 """Between two looks at a log that is followed."""
 
@@ -61,12 +71,32 @@ def logs(
     ] = "",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines, until Ctrl-C.")] = False,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many of the last lines.")] = 50,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            help="All lines since then, of one service or all, in the order of time: so long ago (30m, 12h, 30d), or an"
+            " instant.",
+            metavar="TIME",
+        ),
+    ] = None,
+    grep: Annotated[
+        str | None,
+        typer.Option(help="Only lines with this text, of 30 days or since --since; in any case of letters."),
+    ] = None,
     as_json: AsJson = False,
     directory: Directory = HERE,
 ) -> None:
-    """Print the last lines of a service's log; `-f` follows it, over restarts too."""
+    """Print the last lines of a service's log, `-f` follows it; `--since` and `--grep` search the logs of 30 days.
+
+    200 MiB are kept of each process. `-f` goes on over restarts.
+    """
     if follow and as_json:
         raise typer.BadParameter("--json prints one document, and --follow has no end: choose one")
+    if since is not None or grep is not None:
+        if follow:
+            raise typer.BadParameter("--since and --grep search what is there, and --follow has no end: choose one")
+        search(directory, service, since_of(since) if since is not None else BEGINNING, grep or "", as_json)
+        return
     if not service:
         names = logs_in(directory)
         print_answer({"logs": names}, as_json, lambda: show([*names, "`ratchet logs SERVICE` prints one"]))
@@ -79,6 +109,56 @@ def logs(
     while follow:
         time.sleep(POLL_S)
         show(follower.read())
+
+
+class LogLine(NamedTuple):
+    """A line of a log."""
+
+    at: datetime
+    """When it was written: one that names no time, as those of a traceback, has that of the line before it."""
+    service: str
+    line: str
+
+
+def search(directory: Path, service: str, since: datetime, text: str, as_json: bool) -> None:
+    """Print the lines of one service, or of all, in the order of time. Raises `NotFound` where there are no logs."""
+    names = [log_of(directory, service).stem] if service else logs_in(directory)
+    merged = heapq.merge(*(_lines_of(directory / "logs" / f"{name}.log", since) for name in names))
+    chosen = (line for line in merged if text.casefold() in line.line.casefold())
+    if as_json:
+        print_answer({"lines": [line._asdict() for line in chosen]}, as_json, "")
+        return
+    for line in chosen:
+        show([line.line if service else f"{line.service:{max(map(len, names))}} {line.line}"])
+
+
+def _lines_of(log: Path, since: datetime) -> Iterator[LogLine]:
+    for part in [*parts_of(log), log]:
+        try:
+            written = datetime.fromtimestamp(part.stat().st_mtime, UTC)
+            if written < since:
+                continue
+            with part.open(errors="replace") as file:
+                at: datetime | None = None
+                for line in file:
+                    at = _time_in(line) or at
+                    if (at or written) >= since:
+                        yield LogLine(at or written, log.stem, line.rstrip("\n"))
+        except FileNotFoundError:  # cut or removed meanwhile
+            continue
+
+
+def _time_in(line: str) -> datetime | None:
+    """The time that a line names, of this machine's zone where it names none; None without one."""
+    stamp = _OF_SERVICE.search(line) if line.startswith("{") else _TIME.search(line[:LONGEST_HEAD])
+    if stamp is None:
+        return None
+    day, clock, zone = stamp.groups()
+    try:
+        named = f"{re.sub('[/.]', '-', day)}T{clock.replace(',', '.')}{zone or ''}"
+        return datetime.fromisoformat(named).astimezone(UTC)
+    except ValueError:
+        return None
 
 
 def log_of(directory: Path, service: str) -> Path:

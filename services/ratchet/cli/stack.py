@@ -24,9 +24,9 @@ from ratchet.cli.output import console, errors, follow_up, print_json, print_tab
 from ratchet.cli.started import how_far, started_document, where_to_go
 from ratchet.core.errors import ConfigError, RatchetError, Unavailable
 from ratchet.core.service.settings_file import find_file
+from ratchet.local.local_stack.log_files import log_tail
 from ratchet.local.local_stack.member import WELL
 from ratchet.local.local_stack.orphans import end_orphans, is_running
-from ratchet.local.local_stack.process import log_tail
 from ratchet.local.local_stack.program import Program
 from ratchet.local.local_stack.providers import UPSTREAMS, where_the_key_goes
 from ratchet.local.local_stack.settings import StackSettings, ports_of_environment, ports_of_options

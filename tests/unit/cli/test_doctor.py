@@ -36,8 +36,8 @@ from ratchet.cli.doctor_servers import SERVERS, check_routes
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.exit_codes import ExitCode
 from ratchet.core.contract.http.rollouts import PoliciesOut
+from ratchet.local.local_stack.log_files import LOG_BYTES
 from ratchet.local.local_stack.orphans import birth
-from ratchet.local.local_stack.process import LOG_BYTES
 from ratchet.local.local_stack.state import MemberRecord, StackRecord, write_record
 from tests.support.command_lines import ratchet
 from tests.support.contract_files import http_example

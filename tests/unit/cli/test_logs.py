@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,7 @@ def test_a_service_is_named_as_in_status_or_by_its_short_name(log: Path, capsys:
     [
         (["gatewy"], "there are those of rl_coordinator"),
         (["coordinator", "-f", "--json"], "choose one"),
+        (["coordinator", "-f", "--since", "1h"], "choose one"),
     ],
 )
 def test_what_cannot_be_shown_is_refused(
@@ -112,3 +114,41 @@ def test_without_a_name_the_logs_that_there_are_are_listed(log: Path, capsys: py
     assert {log.stem, "nats"} <= set(capsys.readouterr().out.split())
     assert main(["logs", "--json", "--dir", str(directory)]) == 0
     assert json.loads(capsys.readouterr().out) == {"logs": sorted([log.stem, "nats"])}
+
+
+@pytest.fixture
+def logs(log: Path) -> Path:
+    """Logs of two processes, with a part from before; the state's directory."""
+    line = '{{"service": "x", "event": "{}", "timestamp": "2026-03-02T{}:00.5Z"}}\n'
+    old = log.with_name("rl_coordinator.log.20260302T090000000000")
+    old.write_text(line.format("before the restart", "08:59"))
+    log.write_text(line.format("started", "09:00") + "Traceback: will retry\n" + line.format("ready", "09:04"))
+    local = datetime(2026, 3, 2, 9, 2, tzinfo=UTC).astimezone()
+    (log.parent / "nats.log").write_text(f"[7] {local:%Y/%m/%d %H:%M:%S}.1 [INF] Server\n")
+    return log.parent.parent
+
+
+def searched(state: Path, capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
+    """What a search prints, a word of each line."""
+    assert main(["logs", *words, "--json", "--dir", str(state)]) == 0
+    return [line["line"] for line in json.loads(capsys.readouterr().out)["lines"]]
+
+
+def test_lines_of_all_processes_come_in_the_order_of_time(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = searched(logs, capsys, "--since", "2026-03-02")
+    assert [line.partition('"event": "')[2].partition('"')[0] or line.split()[-1] for line in lines] == [
+        *("before the restart", "started", "retry", "Server", "ready"),
+    ]
+
+
+def test_search_begins_at_an_instant_with_lines_that_name_no_time(
+    logs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = searched(logs, capsys, "coordinator", "--since", "2026-03-02T09:00:00")
+    assert ["started" in lines[0], "Traceback" in lines[1], "ready" in lines[2]] == [True] * 3
+
+
+def test_search_for_a_text_reads_parts_from_before_a_restart(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(searched(logs, capsys, "--grep", "BEFORE the")) == 1
+    assert main(["logs", "--grep", "will retry", "--dir", str(logs)]) == 0
+    assert capsys.readouterr().out == "rl_coordinator Traceback: will retry\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -15,15 +14,14 @@ from pathlib import Path
 import psutil
 
 from ratchet.core.errors import RatchetError, Unavailable
-from ratchet.core.service.files import PRIVATE, staged, write_whole
+from ratchet.core.service.files import PRIVATE, write_whole
 from ratchet.core.service.readiness import not_ready
+from ratchet.local.local_stack.log_files import log_tail
 from ratchet.local.local_stack.orphans import birth
 from ratchet.local.local_stack.program import Program
 
 POLL_S = 0.05
 """How often a start or a stop is looked at."""
-LOG_BYTES = 20 << 20
-"""A log that is longer is cut: what it held becomes `<name>.log.1`."""
 
 
 class StartFailed(RatchetError):
@@ -118,29 +116,3 @@ def not_ready_for(seconds: float) -> str:
 def ended(code: int) -> str:
     """An exit code in words."""
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-
-
-def log_tail(log: Path, lines: int = 12, reach: int = 8192, begin: int = 0) -> list[str]:
-    """The last lines of a log, as far as its last `reach` bytes hold them; none from before the byte `begin`."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(begin, log.stat().st_size - reach))
-            return file.read().decode(errors="replace").splitlines()[-lines:]
-    except FileNotFoundError:
-        return []
-
-
-def cut_log(log: Path, most_bytes: int = LOG_BYTES) -> None:
-    """Move what a long log holds to `<name>.log.1`, while a process goes on writing to it (it appends).
-
-    Lines written between copying and cutting are lost. On a full disk the log stays as it is. Raises nothing.
-    """
-    with suppress(OSError):
-        if log.stat().st_size <= most_bytes:
-            return
-        older = log.with_suffix(".log.1")
-        with staged(older, durable=False) as partial:
-            partial.touch(mode=PRIVATE)
-            shutil.copyfile(log, partial)
-        with log.open("r+b") as file:
-            file.truncate(0)

@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping, Set
 from contextlib import AsyncExitStack, ExitStack, suppress
 from typing import Self
 
+from ratchet.bus.clock import utc_now
 from ratchet.bus.connection import Bus
 from ratchet.bus.tasks import end
 from ratchet.core.errors import NotFound, RatchetError
@@ -29,11 +30,11 @@ from ratchet.local.local_stack.catalog import SERVERS, SERVICES
 from ratchet.local.local_stack.certificates import AUTHORITIES
 from ratchet.local.local_stack.demand import needed_members, start_when_needed
 from ratchet.local.local_stack.durable_writes import PROBE_S, DurableWrites
+from ratchet.local.local_stack.log_files import begin_log, cut_log, remove_old_parts
 from ratchet.local.local_stack.member import Member, MemberState
 from ratchet.local.local_stack.orphans import STACK_ID_VARIABLE, birth, end_orphans
 from ratchet.local.local_stack.plan import StackPlan, make_plan
 from ratchet.local.local_stack.preflight import planned
-from ratchet.local.local_stack.process import cut_log
 from ratchet.local.local_stack.settings import StackSettings
 from ratchet.local.local_stack.state import (
     StackRecord,
@@ -102,8 +103,7 @@ class Stack:
             logs, env = self.settings.directory / "logs", {STACK_ID_VARIABLE: self._id}
             for program in self._plan.programs:
                 log = logs / f"{program.name}.log"
-                with suppress(FileNotFoundError):
-                    log.replace(log.with_suffix(".log.1"))
+                begin_log(log)
                 self.members[program.name] = Member(program, log, env, self.settings, self._on_change)
             await self._start_all(self._plan)
         except BaseException:
@@ -224,6 +224,7 @@ class Stack:
         """Keep logs within their bound, and say in `stack.json` what a full disk has kept it from saying."""
         for log in (self.settings.directory / "logs").glob("*.log"):
             await asyncio.to_thread(cut_log, log)
+            await asyncio.to_thread(remove_old_parts, log, utc_now())
         if not self._recorded:
             self._record()
 

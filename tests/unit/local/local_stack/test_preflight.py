@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from ratchet.core.errors import ConfigError
 from ratchet.core.service.files import existing, free_bytes, shortage
+from ratchet.local.local_stack.log_files import begin_log, cut_log, parts_of, remove_old_parts
 from ratchet.local.local_stack.preflight import START_BYTES, planned, require_room
-from ratchet.local.local_stack.process import cut_log
 from ratchet.local.local_stack.settings import StackSettings
 
 
@@ -64,10 +65,33 @@ def test_a_long_log_is_cut_while_a_process_appends_to_it(tmp_path: Path) -> None
         assert log.stat().st_size == 400
         cut_log(log, most_bytes=399)
         writer.write(b"new\n")
-    assert (log.read_bytes(), (tmp_path / "a.log.1").read_bytes()) == (b"new\n", b"old\n" * 100)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.log", "a.log.1"]
+    (part,) = parts_of(log)
+    assert (log.read_bytes(), part.read_bytes()) == (b"new\n", b"old\n" * 100)
+    assert sorted(tmp_path.iterdir()) == [log, part]
 
 
 def test_a_log_that_is_not_there_is_no_fault(tmp_path: Path) -> None:
     cut_log(tmp_path / "absent.log")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_each_start_begins_a_log_and_keeps_those_before(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    for text in ("one", "two", ""):
+        begin_log(log)
+        log.write_text(text)
+    begin_log(log)
+    assert [part.read_text() for part in parts_of(log)] == ["one", "two"]
+
+
+def test_parts_are_removed_after_thirty_days_and_beyond_their_bound(tmp_path: Path) -> None:
+    log, now = tmp_path / "a.log", datetime(2026, 3, 31, tzinfo=UTC)
+    for days, name in ((31, "20260228T000000000000"), (29, "20260302T000000000000"), (1, "20260330T000000000000")):
+        part = log.with_name(f"a.log.{name}")
+        part.write_bytes(b"x" * 100)
+        written = (now - timedelta(days=days)).timestamp()
+        os.utime(part, (written, written))
+    remove_old_parts(log, now)
+    assert [part.suffix for part in parts_of(log)] == [".20260302T000000000000", ".20260330T000000000000"]
+    remove_old_parts(log, now, most_bytes=150)
+    assert [part.suffix for part in parts_of(log)] == [".20260330T000000000000"]

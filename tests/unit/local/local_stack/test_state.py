@@ -23,8 +23,9 @@ from ratchet.core.errors import ConfigError
 from ratchet.core.service.contracts import load_contracts
 from ratchet.local.local_stack.catalog import ENGINE, PROMPT_WORKER, TRAINER
 from ratchet.local.local_stack.demand import needed_members, start_when_needed
+from ratchet.local.local_stack.log_files import log_tail
 from ratchet.local.local_stack.orphans import STACK_ID_VARIABLE, birth, is_running
-from ratchet.local.local_stack.process import Process, ended, log_tail
+from ratchet.local.local_stack.process import Process, ended
 from ratchet.local.local_stack.program import Program
 from ratchet.local.local_stack.servers import nats_config, s3_credentials
 from ratchet.local.local_stack.state import (
