@@ -18,7 +18,7 @@ _WORDS: Mapping[str, tuple[str, str]] = {
     "open": ("", "--no-browser"),
     "status": ("", "dpo --role support"),
     "doctor": ("", "--json"),
-    "logs": ("gateway -f", "trainer_worker --lines 200", '--since 24h --grep "will retry"'),
+    "logs": ("gateway -f", '--since 24h --grep "will retry"'),
     "train": (
         "support --algorithm sft --base-model ./model --wait",
         "support --algorithm rloo --samples 200 --set learning_rate=1e-5 --dry-run",
