@@ -77,9 +77,9 @@ $(DIAGRAMS_STAMP): $(DIAGRAMS)/package.json $(DIAGRAMS)/package-lock.json | $(ST
 console: $(STAMP) $(WEB_STAMP) ## build the console's pages into services/ratchet/console/static
 	@$(NODE_JS) $(WEB)/build.mjs
 
-wheel: $(STAMP) ## the package for another machine or environment, as dist/ratchet_rl-*.whl
-	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
-	@ls dist/ratchet_rl-*.whl
+wheel: $(STAMP) ## the packages for another machine or environment: dist/ratchet_rl-*.whl, and the client alone, dist/ratchet_client-*.whl
+	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist . ./deploy/python-client
+	@ls dist/ratchet_rl-*.whl dist/ratchet_client-*.whl
 
 vllm: $(VLLM_PLUGIN) ## vLLM itself, built for CPUs, with Ratchet's plugin, in .vllm beside .venv: 3 GB; for `make test-vllm`
 
@@ -178,8 +178,12 @@ lint: $(STAMP) ## ruff: rules and format; words that the glossary rules out; wha
 	@$(BIN)/ruff format --check .
 	@$(BIN)/python tools/words.py
 
-type: $(STAMP) ## pyright, strict, on services/, examples/ and tools/
+# What agents import and what people type, with the files below them that lock or look at processes.
+WINDOWS := $(addprefix services/ratchet/,client cli bus core/contract core/rules core/preferences core/service/discovery.py core/service/files.py core/service/settings.py)
+
+type: $(STAMP) ## pyright, strict, on services/, examples/ and tools/; client and command line also as Windows has them
 	@$(BIN)/pyright
+	@$(BIN)/pyright --pythonplatform Windows $(WINDOWS)
 
 imports: $(STAMP)
 	@$(BIN)/lint-imports --no-cache

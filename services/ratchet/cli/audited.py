@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import getpass
 import os
+import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -108,8 +109,8 @@ def user_name() -> str:
     """Who runs this command, as the machine names it; a user without a name, as in containers, by the number."""
     try:
         return getpass.getuser()
-    except (KeyError, OSError):
-        return f"uid {os.getuid()}"
+    except (KeyError, OSError, ImportError):  # Windows looks in its environment alone
+        return "unknown" if sys.platform == "win32" else f"uid {os.getuid()}"
 
 
 def _waiting_in(directory: Path) -> Path:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +15,7 @@ from ratchet.cli.options import HERE, AsJson, Directory, DryRun
 from ratchet.cli.output import errors, print_answer, print_dry_run, print_table
 from ratchet.core.errors import BusUnavailable
 from ratchet.local.local_stack.broker_users import ADMIN, BrokerUsers, broker_users, permissions_of_user
-from ratchet.local.local_stack.orphans import is_running
+from ratchet.local.local_stack.orphans import reload_broker
 from ratchet.local.local_stack.state import StackRecord, read_record
 
 app = typer.Typer(no_args_is_help=True)
@@ -209,11 +207,10 @@ def _out(users: BrokerUsers, name: str, *, whole: bool = False) -> UserOut:
 def _reload(users: BrokerUsers, given: Path | None, directory: Path) -> StackRecord | None:
     """Have the running broker of the stack read its users again; the stack's record, None where none runs."""
     record = read_record(directory) if given is None else None
-    if record is None or not is_running(record) or (pid := record.services["nats"].pid) is None:
+    if not reload_broker(record):
         if given is not None:
             errors.print(f"have the broker read {users.config} again: `docker compose kill -s HUP nats`", markup=False)
         return None
-    os.kill(pid, signal.SIGHUP)
     return record
 
 

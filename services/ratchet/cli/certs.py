@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +14,7 @@ from ratchet.cli.options import HERE, AsJson, Directory, DryRun
 from ratchet.cli.output import print_answer, print_dry_run, print_table
 from ratchet.local.local_stack.catalog import ALL_SERVICES, SERVERS
 from ratchet.local.local_stack.certificates import SERVER_DAYS, Certificates, certificates_of
-from ratchet.local.local_stack.orphans import is_running
+from ratchet.local.local_stack.orphans import reload_broker
 from ratchet.local.local_stack.state import read_record
 
 app = typer.Typer(no_args_is_help=True)
@@ -98,9 +96,7 @@ def renew(
         certificates.read(server)
     record_change(directory, "renew_certificates", named)
     certificates.renew(named, datetime.now(UTC), days)
-    record = read_record(directory) if folder is None else None
-    if record is not None and is_running(record) and (pid := record.services["nats"].pid) is not None:
-        os.kill(pid, signal.SIGHUP)
+    reload_broker(read_record(directory) if folder is None else None)
     _print(certificates, as_json)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import queue
+import sys
 import threading
 import time
 from collections import Counter
@@ -26,7 +27,7 @@ log = structlog.get_logger()
 checking = threading.RLock()
 """Held while a message is checked, and while the process forks: a child inherits the locks that libraries hold on other
 threads at that moment (jsonschema-rs while it validates), and waits for them for ever."""
-if hasattr(os, "register_at_fork"):
+if sys.platform != "win32":
     os.register_at_fork(before=checking.acquire, after_in_parent=checking.release, after_in_child=checking.release)
 
 

@@ -8,7 +8,6 @@ become labels.
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import msgspec
 from ratchet.core.contract import DEFAULT_ROLE, JsonObject, Preference
 from ratchet.core.contract.reward import SOURCES, preference_id
 from ratchet.core.errors import NotFound, Rejected
+from ratchet.core.service.files import take
 
 CHOICES = ("a", "b")
 ANSWERS = ("prompt", "chosen", "rejected")
@@ -116,6 +116,11 @@ class Line:
     problem: str | None = None
 
 
+def _last_byte(descriptor: int, size: int) -> bytes:
+    os.lseek(descriptor, size - 1, os.SEEK_SET)
+    return os.read(descriptor, 1)
+
+
 def append(path: Path, records: Sequence[JsonObject]) -> None:
     """Add the records as lines at the end, all or none of them as far as any reader that takes the lock can see.
 
@@ -127,9 +132,9 @@ def append(path: Path, records: Sequence[JsonObject]) -> None:
     lines = b"".join(msgspec.json.encode(record) + b"\n" for record in records)
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, PRIVATE)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        take(descriptor, waits=True)
         size = os.fstat(descriptor).st_size
-        torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        torn = size > 0 and _last_byte(descriptor, size) != b"\n"
         rest = b"\n" + lines if torn else lines
         while rest:  # one call is enough but on a full disk or an interrupted network file system
             rest = rest[os.write(descriptor, rest) :]

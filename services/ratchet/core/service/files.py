@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import fcntl
 import hashlib
 import os
 import shutil
+import sys
 import time
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
@@ -70,15 +70,34 @@ def write_whole(path: Path, blob: bytes, *, mode: int = PUBLIC, durable: bool = 
 @contextmanager
 def locked(directory: Path) -> Generator[None]:
     """Keep a directory to this process, which ends with it in any case. Raises `Conflict` when another one has it."""
-    descriptor = os.open(directory, os.O_RDONLY)
+    windows = sys.platform == "win32"  # it opens no directory
+    descriptor = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT) if windows else os.open(directory, os.O_RDONLY)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            take(descriptor)
         except BlockingIOError as error:
             raise Conflict(f"another process works in {directory}") from error
         yield
     finally:
         os.close(descriptor)
+
+
+def take(descriptor: int, *, waits: bool = False) -> None:
+    """Lock an open file until it is closed. Raises `BlockingIOError` where another process holds it.
+
+    `waits`: until that lets go of it, or for ten seconds on Windows.
+    """
+    if sys.platform == "win32":
+        import msvcrt  # noqa: PLC0415 - exists on that platform only
+
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_LOCK if waits else msvcrt.LK_NBLCK, 1)
+        except OSError as error:
+            raise BlockingIOError(*error.args) from error
+    else:
+        import fcntl  # noqa: PLC0415
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
 
 
 @contextmanager
@@ -100,7 +119,7 @@ def _locked(path: Path) -> TextIOWrapper | None:
     """The open and locked file that lies at `path`; None where another one has taken its place meanwhile."""
     file = path.open("w")
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        take(file.fileno())
         if os.path.samestat(os.fstat(file.fileno()), path.stat()):
             return file
     except FileNotFoundError:

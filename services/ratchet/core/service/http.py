@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import resource
 import socket
 from collections import Counter
 from collections.abc import Iterator
@@ -317,9 +316,8 @@ class HttpServer:
             timeout_graceful_shutdown=max(1, round(bounds.drain_s)),
             ssl_context_factory=(lambda _config, _default: certificate.context) if certificate else None,
         )
-        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         # Each connection may need a second file for the call that it makes.
-        limit = bounds.connections or max(8, (min(files, 65_536) - SPARE_FILES) // 2)
+        limit = bounds.connections or max(8, (min(_most_files(), 65_536) - SPARE_FILES) // 2)
         config.gate = _Gate(limit, bounds.per_address or max(1, limit // 2), bounds)
         self._server = _Server(config)
 
@@ -363,6 +361,13 @@ class _AnsweringAtTheEnd:
             if not begun:
                 stopping = HttpError(503, "the service stops", code="stopping")
                 await send_problem(send, scope, stopping, self._error_json)
+
+
+def _most_files() -> int:
+    """That this process may hold open."""
+    import resource  # noqa: PLC0415 - Windows has none, where the command line imports this file too
+
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def bound(host: str, port: int, *, shared: bool = False) -> socket.socket:

@@ -32,6 +32,14 @@ def birth(pid: int) -> str:
         return ""
 
 
+def reload_broker(stack: StackRecord | None) -> bool:
+    """Have the broker of a running stack read its users and certificates again; false where none runs."""
+    if stack is None or not is_running(stack) or (pid := stack.services["nats"].pid) is None:
+        return False
+    os.kill(pid, signal.SIGHUP)
+    return True
+
+
 def is_running(recorded: StackRecord | MemberRecord) -> bool:
     """True when the recorded process still has its pid."""
     if recorded.pid is None:
