@@ -108,7 +108,7 @@ def test_entropy_is_that_of_the_distribution_each_token_was_drawn_from() -> None
 
 def test_a_model_that_changes_its_logits_is_noticed() -> None:
     model = toy_model(0)
-    assert verify_head(Scorer(model), rows()[:1]).max() < 1e-5
+    assert verify_head(Scorer(model), rows()[0], [1])[0].max() < 1e-5
     check_head(Scorer(model), rows())
     model.config.logit_scale = 0.5
     with pytest.raises(DataUnusable, match="changes its logits in a way the learner does not know"):
@@ -133,7 +133,8 @@ def test_check_head_judges_a_short_row_together_with_longer_ones() -> None:
 def test_the_model_itself_runs_once_for_copies_of_a_row() -> None:
     model, passes = toy_model(0), list[int]()
     model.register_forward_hook(lambda *_: passes.append(1))
-    assert len(verify_head(Scorer(model), rows()[:1] * 8)) == 8 * rows()[0].trained
+    apart = verify_head(Scorer(model), rows()[0], [1, 8])
+    assert [len(part) for part in apart] == [rows()[0].trained, 8 * rows()[0].trained]
     assert len(passes) == 1
 
 

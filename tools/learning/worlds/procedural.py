@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
+from ratchet.core.contract.policy_manifest import BFLOAT16
 from ratchet.local.demo.plan import Reinforced, Supervised
 from tools.learning.worlds.base import Engine
 from tools.learning.worlds.public import Demonstration, PublicTasks
@@ -54,7 +55,8 @@ class Procedural:
             tasks=[question.task for question in learnt],
             exam=[question.task for question in exam],
             shown=[question.shown for question in learnt],
-            engine=Engine(self.max_tokens, seats=SEATS, prefix_tokens=PREFIX_TOKENS, together=8, dtype="float32"),
+            engine=Engine(self.max_tokens, seats=SEATS, prefix_tokens=PREFIX_TOKENS, together=8, dtype=BFLOAT16),
+            precision="bf16",
             imitation=self.imitation,
             cycle=CYCLE,
         )

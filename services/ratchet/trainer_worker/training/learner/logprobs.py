@@ -46,12 +46,14 @@ class Tolerance:
 
     mean: float
     worst: float
+    tokens: int
+    """Trained tokens that they are compared on: the mean of few is rounding, or of answers that are certain anyway."""
 
 
-HEAD_TOLERANCE = {torch.float32: Tolerance(1e-4, 2e-3), torch.bfloat16: Tolerance(0.08, 0.8)}
+HEAD_TOLERANCE = {torch.float32: Tolerance(1e-4, 2e-3, 4), torch.bfloat16: Tolerance(0.08, 0.8, 64)}
 """Between the scorer and the model's own logits, by what both compute in."""
-HEAD_TOKENS, HEAD_ROWS = 64, 8
-"""Trained tokens that they are compared on, in at most so many rows."""
+HEAD_ROWS = 8
+"""That they are compared on at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,41 +216,38 @@ class Scorer:
 
 
 @torch.no_grad()
-def verify_head(scorer: Scorer, rows: Sequence[Row]) -> Tensor:
-    """Differences [N] between `scorer`, all rows in one pass, and the model's own logits, in nats; masks apart."""
-    free = {id(row): replace(row, masks=()) for row in rows}
+def verify_head(scorer: Scorer, row: Row, counts: Sequence[int]) -> list[Tensor]:
+    """For each of `counts` the differences [N] between `scorer`, so many times `row` in one pass, and the model's own
+    logits, in nats; masks apart.
+    """
+    free = replace(row, masks=())
     scorer.model.eval()
-    own: dict[int, Tensor] = {}  # a row that stands there several times is computed once
-    for key, row in free.items():
-        ids_1T = torch.tensor(row.token_ids[None], device=scorer.device).long()
-        with scorer.autocast():
-            logits_TV: Tensor = scorer.model(input_ids=ids_1T, use_cache=False).logits[0, :-1].float()
-        learns_T = torch.tensor(row.loss_mask[1:], device=scorer.device)
-        temperature_N = torch.tensor(row.temperatures, device=scorer.device)
-        own_NV = torch.log_softmax(logits_TV[learns_T] / temperature_N[:, None], -1)
-        own[key] = own_NV.gather(-1, ids_1T[0, 1:][learns_T][:, None]).squeeze(-1)
-    scored_N = scorer.score([free[id(row)] for row in rows]).logprobs_N
-    return (torch.cat([own[id(row)] for row in rows]) - scored_N).abs()
+    ids_1T = torch.tensor(row.token_ids[None], device=scorer.device).long()
+    with scorer.autocast():
+        logits_TV: Tensor = scorer.model(input_ids=ids_1T, use_cache=False).logits[0, :-1].float()
+    learns_T = torch.tensor(row.loss_mask[1:], device=scorer.device)
+    temperature_N = torch.tensor(row.temperatures, device=scorer.device)
+    own_NV = torch.log_softmax(logits_TV[learns_T] / temperature_N[:, None], -1)
+    own_N = own_NV.gather(-1, ids_1T[0, 1:][learns_T][:, None]).squeeze(-1)
+    return [(own_N.repeat(count) - scorer.score([free] * count).logprobs_N).abs() for count in counts]
 
 
 def check_head(scorer: Scorer, rows: Sequence[Row]) -> None:
     """Raise `DataUnusable` when `scorer` and the model itself disagree on the shortest of `rows`, each alone or behind
-    a beginning that is run once. Rounding shows in the mean of few tokens, so `HEAD_TOKENS` are judged where few rows
-    have them.
+    a beginning that is run once; on several where one has few tokens.
 
     Models may change their logits, or look at earlier tokens, in ways that the learner does not know.
     """
     shortest, *others = heapq.nsmallest(HEAD_ROWS, rows, key=lambda row: row.length)
+    tolerance = HEAD_TOLERANCE[scorer.dtype]
     judged = [shortest]
     for row in others:
-        if sum(row.trained for row in judged) < HEAD_TOKENS:
+        if sum(row.trained for row in judged) < tolerance.tokens:
             judged.append(row)
-    tolerance = HEAD_TOLERANCE[scorer.dtype]
-    together = next((count for count in (2, 8, 32) if scorer.shared_prefix([shortest] * count)), 0)
-    for count, what in ((1, "changes its logits"), (together, "looks at earlier tokens")):
-        if not count:
-            continue
-        apart = torch.cat([verify_head(scorer, [row] * count) for row in judged])
+    counts = [1, *(count for count in (2, 8, 32) if scorer.shared_prefix([shortest] * count))][:2]
+    differences = zip(*(verify_head(scorer, row, counts) for row in judged), strict=True)
+    for parts, what in zip(differences, ("changes its logits", "looks at earlier tokens"), strict=False):
+        apart = torch.cat(parts)
         mean, worst = float(apart.mean()), float(apart.max())
         if not (mean <= tolerance.mean and worst <= tolerance.worst):
             raise DataUnusable(
