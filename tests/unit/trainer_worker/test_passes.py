@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
+from weakref import ref
 
 import pytest
 import torch
@@ -121,6 +123,15 @@ def test_what_a_token_takes_is_measured_and_bounds_a_pass() -> None:
     for model, token_bytes in zip((shallow, deep, frozen), taken, strict=True):
         assert Scorer(model).pass_tokens == int(CPU_ACTIVATIONS / token_bytes) < MOST_PASS_TOKENS
     assert Scorer(toy_model(0)).pass_tokens == MOST_PASS_TOKENS
+
+
+def test_a_model_is_freed_after_it_was_measured() -> None:
+    model = wide_model(1)
+    Backbone(model, lora_dropout=False).token_bytes()
+    weight = ref(model.get_input_embeddings().weight)
+    del model
+    gc.collect()
+    assert weight() is None
 
 
 def test_a_pass_beyond_its_tokens_recomputes_more_the_larger_it_is() -> None:

@@ -79,11 +79,13 @@ class Backbone:
         device = next(self._backbone.parameters()).device
         ids_1T = torch.arange(tokens, device=device)[None] % self._vocabulary
         kept: dict[int, UntypedStorage] = {}
+        nothing = torch.empty(0)
 
         def note(tensor: Tensor) -> Tensor:
+            # Another is kept in its place: an output that its own node holds would never be freed, nor the model.
             storage = tensor.untyped_storage()
             kept[storage._cdata] = storage  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - its identity while it is held
-            return tensor
+            return nothing
 
         # A training that is resumed measures later than one that begins, and has to drop out the same.
         undrawn = torch.random.fork_rng([device] if device.type == "cuda" else [])
