@@ -54,6 +54,15 @@ async def routed(here: Scene, **members: Any) -> None:
     await eventually(seen)
 
 
+async def test_engine_is_shown_the_arm_of_the_policy_that_it_is_asked_for(nats: Broker, tmp_path: Path) -> None:
+    async with scene(nats, tmp_path) as here:
+        await routed(here, canary=CANARY)
+        await ask(here.client(), HI)
+        here.engine.failing.add(CANARY.policy.name)
+        await ask(here.client(), HI)
+        assert here.engine.arms == ["canary", "canary", "stable"]
+
+
 async def test_failing_canary_is_replaced_by_stable_and_both_calls_are_recorded(nats: Broker, tmp_path: Path) -> None:
     trajectory = {"x-ratchet-trajectory": str(uuid.uuid4())}
     async with scene(nats, tmp_path) as here:

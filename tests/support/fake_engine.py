@@ -50,6 +50,8 @@ class FakeEngine:
     unknown: set[str] = field(default_factory=set[str])
     """Policies that it does not find."""
     asked: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    arms: list[str | None] = field(default_factory=list[str | None])
+    """The arm that each call names to whatever routes it."""
     answer: str = "It arrives today."
     tool_calls: list[dict[str, Any]] | None = None
     messages: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
@@ -131,6 +133,7 @@ class FakeEngine:
     async def _begun(self, request: Request) -> dict[str, Any]:
         body = request.json_object()
         self.asked.append(body)
+        self.arms.append(request.header(b"x-ratchet-arm"))
         try:
             await self.at_work.wait()
         except asyncio.CancelledError:

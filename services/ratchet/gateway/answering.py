@@ -22,7 +22,7 @@ from ratchet.dialects.requests import CallRequest
 from ratchet.dialects.streams import UNREADABLE
 from ratchet.gateway import metrics
 from ratchet.gateway.call_router import CallRouter, Choice
-from ratchet.gateway.calls import Call, RequestReader, new_id
+from ratchet.gateway.calls import ARM, Call, RequestReader, new_id
 from ratchet.gateway.domain.identity import Identity
 from ratchet.gateway.domain.past_calls import AnswerCache, cache_key
 from ratchet.gateway.domain.prices import FREE, NO_PRICES, Prices
@@ -225,6 +225,8 @@ class Answering:
             if cached is not None:
                 call.cached, call.header = True, msgspec.structs.replace(call.header, engine=CACHE)
                 return Answered(dialect, request, cached, of_policy=True)
+        if self.router.serves_policies(engine):
+            asked = msgspec.structs.replace(asked, headers=[*asked.headers, (ARM, assignment.arm.encode())])
         answer = await engine.ask(call.dialect, asked, served, call.arm.role)
         _name_replica(call, answer.reply.replica)
         if isinstance(answer.reply, EventReply):

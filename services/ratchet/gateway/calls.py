@@ -51,7 +51,8 @@ TRAJECTORY_HEADER, SESSION_HEADER, AGENT_HEADER = b"x-ratchet-trajectory", b"x-r
 BUNDLE = b"x-ratchet-bundle"
 """Digest of the policy whose bundle the agent has asked for, and has composed this call by."""
 ARM = b"x-ratchet-arm"
-"""With the value `pinned`: an evaluation, which stays out of statistics and training whatever model it names."""
+"""Of an agent, with the value `pinned`: an evaluation, which stays out of statistics and training whatever model it
+names. Of the gateway: the arm, for the agent, and for what routes between the gateway and several pools of an engine."""
 BAGGAGE_CHARACTERS = 8192
 """Longest baggage that a turn records: the standard asks no platform to carry more."""
 _TRACEPARENT = TRACEPARENT.encode()
@@ -201,7 +202,7 @@ class Call:
             (b"x-ratchet-trajectory-by", self.recognised.by.encode()),
             (RECORD, b"off") if self.arm.unrecorded else (b"x-ratchet-turn", self.header.turn_id.encode()),
             (b"x-ratchet-policy", self.choice.assignment.policy.name.encode("latin-1", "replace")),
-            (b"x-ratchet-arm", self.header.policy.arm.encode()),
+            (ARM, self.header.policy.arm.encode()),
         ]
         return [*headers, (b"x-ratchet-cache", b"hit")] if self.cached else headers
 
