@@ -39,17 +39,17 @@ NOWHERE: Any = None
 
 
 async def collecting(bus: FakeBus) -> None:
-    collector.assembled(CollectorSettings(), bus, Warehouse(NOWHERE, "none"), bus.now)
+    collector.assembled(CollectorSettings(), bus, Warehouse(NOWHERE, "none", None), bus.now)
 
 
 async def rewarding(bus: FakeBus) -> None:
     engine = AsyncApiClient(Peer("the engine", "http://127.0.0.1:1"))
-    await reward.assembled(RewardSettings(), bus, Warehouse(NOWHERE, "none"), engine)
+    await reward.assembled(RewardSettings(), bus, Warehouse(NOWHERE, "none", None), engine)
 
 
 async def coordinating(bus: FakeBus) -> None:
     settings = CoordinatorSettings(port=0)
-    warehouse, objects = Warehouse(NOWHERE, "none"), Objects(settings.shared)
+    warehouse, objects = Warehouse(NOWHERE, "none", None), Objects(settings.shared)
     app = await coordinator.assembled(settings, load_recipes(settings), bus=bus, warehouse=warehouse, objects=objects)
     async with running(*(part for part in app.components if isinstance(part, HttpServer))):
         pass  # its port is closed again

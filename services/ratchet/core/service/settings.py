@@ -220,6 +220,8 @@ class SharedSettings(EnvironmentSettings):
     """ClickHouse's HTTP interface, or HTTPS; user and password may stand in the url."""
     clickhouse_database: str = "ratchet"
     """Database that holds our tables."""
+    clickhouse_cluster: str | None = Field(default=None, pattern=r"^\w+$")
+    """ClickHouse's cluster on whose replicas the tables are; unset: they are on one server."""
     clickhouse_timeout_s: float = Field(default=60.0, gt=0)
     """Longest wait for the next part of an answer of ClickHouse; commands wait 10 s."""
     s3_endpoint: HttpAddress = "http://127.0.0.1:8333"

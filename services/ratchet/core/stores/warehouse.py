@@ -16,7 +16,7 @@ from clickhouse_connect.driver.exceptions import ClickHouseError as DriverError,
 
 from ratchet.core.errors import ConfigError, Rejected, WarehouseTooSlow, WarehouseUnavailable
 from ratchet.core.service.settings import SharedSettings
-from ratchet.core.stores.schema import schema_digest, schema_statements
+from ratchet.core.stores.schema import replicated, schema_digest, schema_statements
 
 # The driver looks whether rows are a data frame, and for that imports pandas where it is installed: 2 s and 106 MB.
 setattr(options, "pd", None)  # noqa: B010 - a lazy attribute, which no type checker knows
@@ -26,6 +26,9 @@ Row = dict[str, Any]
 
 CONNECT_S = 5.0
 """The deadline for a new connection."""
+
+QUORUM: Mapping[str, Any] = {"insert_quorum": "auto", "insert_quorum_parallel": 0, "select_sequential_consistency": 1}
+"""On replicas: what was written is on most of them, and read from one that has it all. Others answer with an error."""
 
 _ERROR_CODE = re.compile(r"Code: (\d+)")
 VALUE_CODES = frozenset({"6", "27", "38", "41", "53", "69", "70", "72", "131", "457", "691"})
@@ -63,10 +66,11 @@ class Warehouse:
     like one of a message.
     """
 
-    def __init__(self, client: Any, database: str) -> None:
+    def __init__(self, client: Any, database: str, cluster: str | None) -> None:
         # The asynchronous client is typed only in parts.
         self._client = client
         self._database = database
+        self._cluster = cluster
         self._columns: dict[tuple[str, ...], list[Any]] = {}
 
     @classmethod
@@ -82,14 +86,16 @@ class Warehouse:
                 send_receive_timeout=settings.clickhouse_timeout_s,
                 # The default drops the zone of UTC columns, and a naive instant cannot be compared with any other.
                 tz_mode="aware",
+                settings=dict(QUORUM) if settings.clickhouse_cluster else None,
             )
             try:
-                await client.command(f"CREATE DATABASE IF NOT EXISTS {settings.clickhouse_database}")
+                made = f"CREATE DATABASE IF NOT EXISTS {settings.clickhouse_database}"
+                await client.command(replicated(made, settings.clickhouse_cluster))
             except BaseException:
                 await client.close()
                 raise
             client.database = settings.clickhouse_database
-        return cls(client, settings.clickhouse_database)
+        return cls(client, settings.clickhouse_database, settings.clickhouse_cluster)
 
     async def close(self) -> None:
         """Close the pool."""
@@ -146,14 +152,13 @@ class Warehouse:
                 f" {stored or 'unknown'}, this version's is {own}): use that version, or an empty database"
             )
         # The digest first: what a start that was cut off has made is then known to be ours.
-        await self.command(
-            "CREATE TABLE IF NOT EXISTS schemas (digest String) ENGINE = ReplacingMergeTree ORDER BY digest"
-        )
+        schemas = "CREATE TABLE IF NOT EXISTS schemas (digest String) ENGINE = ReplacingMergeTree ORDER BY digest"
+        await self.command(replicated(schemas, self._cluster))
         if stored is None:
             await self.insert("schemas", [{"digest": own}], token=own)
         for name, statement in schema_statements().items():
             if name not in names:
-                await self.command(statement)
+                await self.command(replicated(statement, self._cluster))
 
     async def stored_schema(self) -> str | None:
         """The digest of the schema that made the tables: None without tables, empty where none was noted."""

@@ -1,6 +1,6 @@
 """The statements of the schema."""
 
-from ratchet.core.stores.schema import schema_statements, statements
+from ratchet.core.stores.schema import replicated, schema_statements, statements
 
 
 def test_statements_drop_comments_and_keep_semicolons_inside_a_line() -> None:
@@ -13,3 +13,18 @@ def test_schema_statements_can_run_again() -> None:
     assert {"trajectories", "latest_rewards"} <= made.keys()
     for name, statement in made.items():
         assert statement.startswith((f"CREATE TABLE IF NOT EXISTS {name}\n", f"CREATE VIEW IF NOT EXISTS {name} AS\n"))
+
+
+def test_replicated_tables_are_made_on_the_cluster_with_their_deduplication() -> None:
+    made = replicated(schema_statements()["trajectories"], "ratchet")
+    assert made.startswith("CREATE TABLE IF NOT EXISTS trajectories ON CLUSTER 'ratchet'\n(")
+    assert "\nENGINE = ReplicatedReplacingMergeTree(ingested_at)\n" in made
+    assert "SETTINGS replicated_deduplication_window = 1000," in made
+
+
+def test_every_statement_of_a_cluster_is_replicated() -> None:
+    for statement in schema_statements().values():
+        made = replicated(statement, "ratchet")
+        assert made.count(" ON CLUSTER 'ratchet'") == 1
+        assert ("ENGINE = ReplicatedReplacingMergeTree" in made) == statement.startswith("CREATE TABLE")
+        assert "non_replicated" not in made
