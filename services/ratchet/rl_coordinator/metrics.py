@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from ratchet.core.contract.state import Job, JobState
+from ratchet.core.contract.state import ENDED, Job, JobState
 from ratchet.rl_coordinator.jobs.domain.failures import failures_in_a_row
 
 JOBS = Gauge("ratchet_jobs", "Training jobs by state.", ["state"])
+OPEN_JOBS = Gauge("ratchet_open_jobs", "Training jobs that have not ended, by pool: workers are needed for them.", ["pool"])
 QUEUE_WAIT = Histogram(
     "ratchet_job_queue_wait_seconds",
     "Time from a job's creation to its first dispatch.",
@@ -28,8 +29,11 @@ SNAPSHOT_SECONDS = Histogram(
 )
 
 
-def count_jobs(jobs: Collection[Job]) -> None:
-    """Set the gauge of every state, also of those without a job, and of every role."""
+def count_jobs(jobs: Collection[Job], pools: Iterable[str]) -> None:
+    """Set the gauge of every state and pool, also of those without a job, and of every role."""
+    still_open = Tally(job.pool for job in jobs if job.state not in ENDED)
+    for pool in {*pools, *still_open}:
+        OPEN_JOBS.labels(pool).set(still_open[pool])
     for role, row in failures_in_a_row(jobs).items():
         FAILURES.labels(role).set(row)
     tally = Tally(job.state for job in jobs)

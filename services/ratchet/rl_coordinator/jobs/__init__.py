@@ -113,7 +113,9 @@ async def build_jobs(  # noqa: PLR0913 - assembles the subject of all that it is
     feasibility = Feasibility(policies, exporter, objects, data.snapshots, able.amounts, store, gateway)
     intake = Intake(bus, store, feasibility, able, schedule, counted)
     limits = Limits(settings.lease_s, timing.claim_s, MAX_ATTEMPTS, DEFAULT_RETRIES)
-    reconciler = JobReconciler(bus=bus, store=store, limits=limits, tick_s=timing.tick_s, retention_s=RETENTION_S)
+    reconciler = JobReconciler(
+        bus=bus, store=store, limits=limits, tick_s=timing.tick_s, retention_s=RETENTION_S, pools=settings.slots
+    )
     dispatcher = Dispatcher(bus=bus, store=store, prepare=exporter.prepare, schedule=schedule, exports=EXPORTS)
     handlers: Handlers = {TrainingRequest: each(intake.on_request), TrainingStatus: each(reconciler.on_status)}
     return Jobs(

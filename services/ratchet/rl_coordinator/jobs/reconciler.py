@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 import structlog
@@ -65,12 +65,14 @@ class JobReconciler:
         limits: Limits,
         tick_s: float,
         retention_s: float,
+        pools: Collection[str],
     ) -> None:
         self._bus = bus
         self._store = store
         self._limits = limits
         self._gap_s = max(GAP_TICKS * tick_s, 2.0)
         self._retention_s = retention_s
+        self._pools = pools
         self._listening: Listening | None = None
         self._pruned_at: datetime | None = None
 
@@ -111,7 +113,7 @@ class JobReconciler:
         for job in everything:
             if job.state not in ENDED or not is_announced(job):
                 await self._reconcile(job, self._listening.since)
-        metrics.count_jobs(everything)
+        metrics.count_jobs(everything, self._pools)
 
     async def _reconcile(self, job: Job, listening_since: datetime) -> None:
         def after_time(current: Job) -> Job:
