@@ -35,6 +35,7 @@ FEW = {
     "measure": "words of the code",
     "fate": "words of the code",
     "table": "words of the code",
+    "pool": "settings, and pools of jobs",
     "kind": "words of the code",
     "outcome": "words of the code",
     "reason": "words of the code",
