@@ -94,7 +94,7 @@ async def running_world(disk: Path, say: Callable[[str], None]) -> AsyncIterator
             held.push_async_callback(proxy.stop)
         env = {
             **QUICK,
-            **_gateway(provider),
+            **gateway_settings(provider),
             **clocks.env(list(health.values())),
             "RATCHET_NATS_URL": f"nats://127.0.0.1:{proxies['nats'].port}",
             "RATCHET_S3_ENDPOINT": f"http://127.0.0.1:{proxies['s3'].port}",
@@ -131,7 +131,8 @@ def _health_names() -> list[str]:
     return [f"{short}_health" for short in shorts]
 
 
-def _gateway(provider: str) -> dict[str, str]:
+def gateway_settings(provider: str) -> dict[str, str]:
+    """Variables of a gateway in front of this provider, which answers for the roles."""
     upstream = {"name": "provider", "base_url": provider, "api_key_env": KEY_VARIABLE, "models": {"*": "big-model"}}
     return {
         KEY_VARIABLE: KEY,
