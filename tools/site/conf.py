@@ -81,6 +81,7 @@ PARTS = {
         "docs/guides/console",
         "docs/guides/alerts",
         "docs/operations",
+        "docs/guides/kubernetes",
         "docs/guarantees",
         "docs/permissions",
         "docs/SECURITY",
