@@ -29,6 +29,7 @@ UNSHOWN: Mapping[str, str] = {
     "ratchet_engine_request_seconds": "the gateway's latency, which has panels, includes it",
     "ratchet_gateway_held_bytes": "to size a gateway's memory; what waits has a panel",
     "ratchet_gateway_cache_bytes": "to size the cache; its hits have a panel",
+    "ratchet_open_jobs": "what scales workers on Kubernetes; jobs by state have a panel",
     "ratchet_console_listeners": "to size a console",
     "ratchet_swept_bytes_total": "the objects that were swept have a panel",
 }
