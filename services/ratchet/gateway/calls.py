@@ -52,7 +52,7 @@ BUNDLE = b"x-ratchet-bundle"
 """Digest of the policy whose bundle the agent has asked for, and has composed this call by."""
 ARM = b"x-ratchet-arm"
 """Of an agent, with the value `pinned`: an evaluation, which stays out of statistics and training whatever model it
-names. Of the gateway: the arm, for the agent, and for what routes between the gateway and several pools of an engine."""
+names. Of the gateway: the arm, for the agent, and for what routes between gateway and several pools of an engine."""
 BAGGAGE_CHARACTERS = 8192
 """Longest baggage that a turn records: the standard asks no platform to carry more."""
 _TRACEPARENT = TRACEPARENT.encode()

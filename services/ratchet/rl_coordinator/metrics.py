@@ -11,7 +11,7 @@ from ratchet.core.contract.state import ENDED, Job, JobState
 from ratchet.rl_coordinator.jobs.domain.failures import failures_in_a_row
 
 JOBS = Gauge("ratchet_jobs", "Training jobs by state.", ["state"])
-OPEN_JOBS = Gauge("ratchet_open_jobs", "Training jobs that have not ended, by pool: workers are needed for them.", ["pool"])
+OPEN_JOBS = Gauge("ratchet_open_jobs", "Training jobs that have not ended: what each pool needs workers for.", ["pool"])
 QUEUE_WAIT = Histogram(
     "ratchet_job_queue_wait_seconds",
     "Time from a job's creation to its first dispatch.",
