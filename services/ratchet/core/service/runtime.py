@@ -52,10 +52,10 @@ class App:
     checks: Mapping[str, Check] = field(default_factory=dict[str, Check])
     notes: Mapping[str, Check] = field(default_factory=dict[str, Check])
     """Faults that /readyz reports and alerts name, but that do not keep the service from its work."""
-    others: Mapping[str, AsgiApp] = field(default_factory=dict[str, AsgiApp])
-    """What the health port serves besides its own, by path."""
     drain_s: float = 0.0
     """How much longer than `SHUTDOWN_S` a stop may take, so that open calls can end."""
+    others: Mapping[str, AsgiApp] = field(default_factory=dict[str, AsgiApp])
+    """What the health port serves besides its own, by path."""
 
 
 class Periodic:
