@@ -785,6 +785,15 @@ async def test_disabled_training_is_refused_with_409_and_a_reason(shared_setting
         assert (await workshop.api.get("/health")).json() == {"status": "ok", "reasons": {}}
 
 
+async def test_health_names_the_pool_whose_job_no_worker_takes(shared_settings: SharedSettings, bus: Bus) -> None:
+    waiting = job(state="dispatched", updated_at=bus.now() - timedelta(minutes=6))
+    await Bucket(bus, JOBS, Job).put(waiting.training_job_id, waiting)
+    async with coordinating(shared_settings, bus) as workshop:
+        answer = await workshop.api.get("/health")
+        assert answer.status_code == 503
+        assert answer.json()["reasons"] == {"workers": "no worker of the pool default has taken its job for 5 minutes"}
+
+
 async def test_api_describes_itself(shared_settings: SharedSettings, bus: Bus) -> None:
     async with coordinating(shared_settings, bus) as workshop:
         document = (await workshop.api.get("/openapi.json")).json()

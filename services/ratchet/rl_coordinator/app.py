@@ -37,6 +37,7 @@ from ratchet.core.stores.warehouse import Warehouse
 from ratchet.rl_coordinator.erasures import FOLDER, ErasedObjects, Finisher, Receipts
 from ratchet.rl_coordinator.http import ErasureRoutes, ExecutionRoutes, KeyStore, Subjects, http_app
 from ratchet.rl_coordinator.jobs import build_jobs
+from ratchet.rl_coordinator.jobs.domain.upkeep import untaken
 from ratchet.rl_coordinator.opt_outs import opt_outs
 from ratchet.rl_coordinator.registry import build_registry
 from ratchet.rl_coordinator.settings import TIMING, Settings, Timing
@@ -105,6 +106,9 @@ async def assembled(  # noqa: PLR0913 - the connections
 
     checks = {"broker": bus.check, "warehouse": warehouse.check, "objects": check_objects}
 
+    async def check_workers() -> str | None:
+        return untaken(jobs.store.all_jobs(), bus.now())
+
     async def connected() -> Bus:
         return bus
 
@@ -132,7 +136,7 @@ async def assembled(  # noqa: PLR0913 - the connections
         erasures=erasures,
         executions=ExecutionRoutes(Executions(warehouse)),
     )
-    api = http_app(checks, subjects, bus.now)
+    api = http_app({**checks, "workers": check_workers}, subjects, bus.now)
     audit = api.audit = audit_log_of(settings.shared, bus, NAME)
     opting_out = opt_outs(bus, partial(ask_erasure, bus), audit.note)
     server = HttpServer(
@@ -163,5 +167,6 @@ async def assembled(  # noqa: PLR0913 - the connections
             "consumers": bus.check_consumers,
             "rewarded": counters.rewarded.check,
             "preferences": counters.preferences.check,
+            "workers": check_workers,
         },
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from ratchet.rl_coordinator.jobs.domain.upkeep import (
     pending_announcement,
     prunable,
     requeue_unconfirmed,
+    untaken,
 )
 from tests.support.training import after, job, request
 
@@ -114,7 +116,7 @@ def test_unconfirmed_dispatch_that_was_cancelled_is_not_made_again() -> None:
     assert (ended.state, ended.attempt) == ("cancelled", 1)
 
 
-def ended(name: str, days_ago: float, state: str = "completed", **changes: object) -> Job:
+def ended(name: str, days_ago: float, state: str = "completed", **changes: Any) -> Job:
     at = after(-days_ago * DAY)
     return job(name, state=state, created_at=at, updated_at=at, finished_at=at, **changes)
 
@@ -151,3 +153,10 @@ def test_a_job_that_has_not_ended_or_whose_end_is_not_announced_stays() -> None:
     waiting = job("waiting", created_at=after(-200 * DAY))
     pending = ended("pending", 150, "failed", announced=False)
     assert pruned(waiting, pending, ended("last", 1)) == []
+
+
+def test_a_job_that_no_worker_takes_is_named_by_its_pool() -> None:
+    jobs = [job("a", state="dispatched", updated_at=after(0)), job("b", state="running", updated_at=after(0))]
+    assert untaken(jobs, after(300)) is None
+    assert untaken(jobs, after(301)) == "no worker of the pool default has taken its job for 5 minutes"
+    assert untaken(jobs[1:], after(301)) is None

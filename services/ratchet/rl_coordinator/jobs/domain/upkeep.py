@@ -21,6 +21,8 @@ from ratchet.rl_coordinator.jobs.domain.jobs import (
     take_back,
 )
 
+TAKEN = timedelta(minutes=5)
+"""A worker that starts for its first job takes minutes to import torch on a busy machine."""
 REPEATABLE_S = 90.0
 """A dispatch may be published again within this time: the broker remembers event ids for two minutes."""
 
@@ -67,6 +69,13 @@ def requeue_unconfirmed(job: Job, now: datetime) -> Job:
     if job.state == JobState.DISPATCHED and not is_announced(job) and age_s > REPEATABLE_S:
         return take_back(job, now)
     return job
+
+
+def untaken(jobs: Iterable[Job], now: datetime) -> str | None:
+    """Which pools have no worker that takes its job; None where each has."""
+    waiting = [job for job in jobs if job.state == JobState.DISPATCHED and now - job.updated_at > TAKEN]
+    pools = ", ".join(sorted({job.pool for job in waiting}))
+    return f"no worker of the pool {pools} has taken its job for {TAKEN.seconds // 60} minutes" if waiting else None
 
 
 @dataclass(frozen=True, slots=True)
