@@ -21,6 +21,13 @@ from ratchet.local.local_stack.plan import shared_of
 from ratchet.local.local_stack.settings import StackSettings
 from ratchet.local.local_stack.stack import Stack
 from tests.support.targets import note_target
+from tests.support.watched_stack import Watched, watching
+from tools.dashboard.boards.deployments import DEPLOYMENTS
+from tools.dashboard.boards.events import EVENTS
+from tools.dashboard.boards.gateway import GATEWAY
+from tools.dashboard.boards.loop import LOOP
+from tools.dashboard.boards.models import MODELS
+from tools.dashboard.boards.training import TRAINING
 
 PLAN = replace(DEMO, cycle=FULL.cycle, tasks=240, tries=4, rises=None)
 """RLOO on groups of four tries, without a claim about learning: how much one cycle of it learns is a matter of chance,
@@ -35,6 +42,7 @@ class Loop:
     stack: Stack
     connections: Connections
     scenario: Scenario
+    watched: Watched
 
 
 @asynccontextmanager
@@ -45,7 +53,8 @@ async def loop(directory: Path) -> AsyncIterator[Loop]:
         shared = shared_of(stack.env).model_copy(update={"data_dir": directory / "data" / "test"})
         async with connect(stack, shared) as connections:
             scenario = Scenario(PLAN, connections, Progress(listen=print), directory)
-            yield Loop(stack, connections, scenario)
+            with watching(stack, directory) as watched:
+                yield Loop(stack, connections, scenario, watched)
 
 
 async def test_the_loop_closes_while_services_are_killed(tmp_path: Path) -> None:
@@ -57,12 +66,14 @@ async def test_the_loop_closes_while_services_are_killed(tmp_path: Path) -> None
         await here.scenario.examine_stable()
         await here.scenario.settle()
         story = here.scenario.story
+        unlike = await here.watched.unlike(LOOP, TRAINING, MODELS, DEPLOYMENTS, EVENTS, GATEWAY)
         findings = await read_findings(here.connections, story, tmp_path / "state" / EXAMS, PLAN.world)
     assert [claim for claim in claims(findings, story, PLAN) if not claim.holds] == []
     assert story.bad_version is not None
     check_policies(findings, bad=story.bad_version)
     check_ledger(findings)
     note_targets(findings)
+    assert unlike == []
     left = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
     assert [child.name() for child in left] == []
 

@@ -28,6 +28,8 @@ from ratchet.local.local_stack.plan import shared_of
 from ratchet.local.local_stack.settings import StackSettings
 from ratchet.local.local_stack.stack import Stack
 from tests.support.scripted_workers import CHEAP, GOOD, WORKERS, scripted_models
+from tests.support.watched_stack import Watched, watching
+from tools.dashboard.boards.workflows import WORKFLOWS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 ROLE = "planner"
@@ -52,6 +54,7 @@ class Workshop:
 
     directory: Path
     connections: Connections
+    watched: Watched
     runs: int = 0
 
     async def typed(self, *words: str) -> Any:
@@ -108,9 +111,10 @@ async def workshop(directory: Path) -> AsyncIterator[Workshop]:
             async with connect(stack, shared) as connections:
                 (directory / "t.jsonl").write_text(TEMPLATE)
                 (directory / "workers.json").write_text(json.dumps(WORKERS))
-                here = Workshop(directory, connections)
-                await here.typed("workers", "put", str(directory / "workers.json"))
-                yield here
+                with watching(stack, directory) as watched:
+                    here = Workshop(directory, connections, watched)
+                    await here.typed("workers", "put", str(directory / "workers.json"))
+                    yield here
 
 
 def worse_planner() -> bytes:
@@ -171,4 +175,5 @@ async def test_workflows_teach_their_planner_and_a_worse_one_is_undone(tmp_path:
         assert (route.stable.version, route.canary) == (1, None)
         arms = Counter(row["policy"]["arm"] for row in await here.executions(worse))
         assert set(arms) == {"canary"}
+        assert await here.watched.unlike(WORKFLOWS) == []
         assert arms.total() >= undone.arms.canary.trajectories

@@ -49,6 +49,11 @@ class Prometheus:
         """The samples of an expression now. Fails for one that cannot be parsed."""
         return (await self._get("query", query=expression))["result"]
 
+    async def values(self, expression: str, since: float, until: float) -> list[float]:
+        """The values of all its series in these seconds since the epoch."""
+        answer = await self._get("query_range", query=expression, start=f"{since}", end=f"{until}", step="5s")
+        return [float(value) for series in answer["result"] for _, value in series["values"]]
+
     async def rules(self) -> list[dict[str, Any]]:
         """The rules of all groups, with the `health` and the `state` of each."""
         return [rule for group in (await self._get("rules"))["groups"] for rule in group["rules"]]
