@@ -106,7 +106,6 @@ DEPLOYMENTS = Board(
                 shows=increase(DECISIONS, "role", "verdict", "actor", where='verdict=~"roll_back|revert|withdraw"'),
                 kind="bargauge",
                 warn=1,
-                needs="a rollback",
                 runbook="rolled-back",
                 console="rollouts",
             ),

@@ -86,6 +86,7 @@ MODELS = Board(
                 unit="percentunit",
                 shows=most("agent_rl_model_complaint_rate", "model_version"),
                 limits=(0, 1),
+                needs="feedback on the trajectories of a rollout",
                 runbook="complained-of",
                 console="trajectories",
             ),

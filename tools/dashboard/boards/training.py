@@ -79,7 +79,6 @@ TRAINING = Board(
                 " A rise without end is a policy that drifts away.",
                 unit="short",
                 shows=_figure("kl_divergence", "approx_kl"),
-                needs="a training that compares with its start: dpo, kto, or more than one epoch of ppo",
             ),
             Panel(
                 title="Entropy and effective sample",
