@@ -132,21 +132,26 @@ async def latency(stack: Stack, case: Case, per_second: float, measured: Measure
     measured.waited_ms.extend(1000 * (seen[name] - at) for name, at in sent.items())
 
 
-async def kept(stack: Stack) -> str:
-    """KB a trajectory that lie in each table and stream, after as many as the stack has had."""
-    number = stack.count("trajectories")
-    query = (
-        "SELECT table, sum(bytes_on_disk) AS n FROM system.parts WHERE active AND database = 'ratchet' GROUP BY table"
-    )
-    tables = {row["table"]: int(row["n"]) for row in stack.rows(query)}
+async def sizes(stack: Stack) -> dict[str, dict[str, int]]:
+    """Bytes on disk of each table, and of each stream."""
+    parts = "system.parts WHERE active AND database = 'ratchet'"
+    rows = stack.rows(f"SELECT table, sum(bytes_on_disk) AS n FROM {parts} GROUP BY table")
     client = await stack.broker()
-    streams = {one.config.name: one.state.bytes for one in await client.jetstream().streams_info()}
+    streams = await client.jetstream().streams_info()
     await client.close()
+    return {
+        "tables": {str(row["table"]): int(row["n"]) for row in rows},
+        "streams": {str(stream.config.name): stream.state.bytes for stream in streams},
+    }
+
+
+def kept(before: dict[str, dict[str, int]], after: dict[str, dict[str, int]], number: int) -> str:
+    """KB a trajectory that so many have added to each table and stream."""
     lines = [f"KB kept a trajectory, of {number:,}"]
-    for place, sizes in (("tables", tables), ("streams", streams)):
-        shares = sorted(((size / 1000 / number, name) for name, size in sizes.items()), reverse=True)
-        shown = ", ".join(f"{name} {part:.2f}" for part, name in shares if part >= 0.005)
-        lines.append(f"{place:12}{sum(part for part, _ in shares):.2f}: {shown}")
+    for place, held in after.items():
+        grown = {name: (size - before[place].get(name, 0)) / 1000 / number for name, size in held.items()}
+        shown = ", ".join(f"{name} {size:.2f}" for name, size in grown.items() if size >= 0.005)
+        lines.append(f"{place:12}{sum(grown.values()):.2f}: {shown}")
     return "\n".join(lines)
 
 
@@ -212,6 +217,7 @@ def heading(case: Case) -> str:
 async def measure(stacks: list[Stack], case: Case, rounds: int, per_second: float) -> None:
     """All versions in turn, and one table of them."""
     measured = {stack.name: Measured() for stack in stacks}
+    before, first = await sizes(stacks[0]), stacks[0].count("trajectories")
     for number in range(rounds):
         for stack in stacks if number % 2 == 0 else reversed(stacks):
             await round_of(stack, case, measured[stack.name])
@@ -221,7 +227,7 @@ async def measure(stacks: list[Stack], case: Case, rounds: int, per_second: floa
     print(heading(case))  # noqa: T201
     for stack in stacks:
         print(row(stack.name, measured[stack.name], stack))  # noqa: T201
-    print(await kept(stacks[0]))  # noqa: T201
+    print(kept(before, await sizes(stacks[0]), stacks[0].count("trajectories") - first))  # noqa: T201
     paces = await bare(stacks[0], case)
     print(f"{'bare parts':12}" + "   ".join(f"{name} {pace:.0f}/s" for name, pace in paces.items()))  # noqa: T201
     ours = measured[HERE]
