@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from hypothesis import given, strategies as st
+from prometheus_client import REGISTRY
 
 from ratchet.bus.message import Cause
 from ratchet.core.contract import TrainingDispatch
@@ -27,6 +28,7 @@ from ratchet.rl_coordinator.jobs.domain import jobs
 from ratchet.rl_coordinator.jobs.domain.jobs import NEXT, RANK, Counted, Limits
 from ratchet.rl_coordinator.jobs.domain.retries import DEFAULT_RETRIES
 from ratchet.rl_coordinator.jobs.domain.upkeep import pending_announcement
+from ratchet.rl_coordinator.metrics import count_jobs
 from ratchet.trainer_worker.domain import Worker, may_start
 from tests.support.training import NOON, after, changed, config, job, request
 
@@ -437,3 +439,10 @@ def test_no_series_of_events_moves_a_job_back_or_out_of_its_end(story: list[tupl
         if event[0] == "status" and event[2] != 0:
             assert following == current
         current = following
+
+
+def test_open_jobs_are_counted_by_pool_also_of_pools_without_any() -> None:
+    listed = [job(state=state, pool="tall") for state in ("queued", "dispatched", "running", "completed", "failed")]
+    count_jobs(listed, ["tall", "idle"])
+    counted = {pool: REGISTRY.get_sample_value("ratchet_open_jobs", {"pool": pool}) for pool in ("tall", "idle")}
+    assert counted == {"tall": 3, "idle": 0}
