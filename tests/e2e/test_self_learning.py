@@ -35,8 +35,6 @@ from ratchet.local.local_stack.plan import shared_of
 from ratchet.local.local_stack.settings import StackSettings
 from ratchet.local.local_stack.stack import Stack
 from tests.support.running import listening
-from tests.support.watched_stack import Watched, watching
-from tools.dashboard.boards.learning import LEARNING
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 ROLE, WAIT_S = "shop", 240.0
@@ -114,7 +112,6 @@ class Shop:
 
     directory: Path
     connections: Connections
-    watched: Watched
 
     async def typed(self, *words: str) -> Any:
         """What a command of `ratchet` prints as JSON."""
@@ -200,8 +197,7 @@ async def shop(directory: Path) -> AsyncIterator[Shop]:
         async with Stack(settings) as stack:
             shared = shared_of(stack.env).model_copy(update={"data_dir": directory / "data" / "test"})
             async with connect(stack, shared) as connections:
-                with watching(stack, directory) as watched:
-                    yield Shop(directory, connections, watched)
+                yield Shop(directory, connections)
 
 
 async def test_a_plan_that_helps_is_validated_and_one_that_harms_taken_back(tmp_path: Path) -> None:
@@ -230,5 +226,4 @@ async def test_a_plan_that_helps_is_validated_and_one_that_harms_taken_back(tmp_
         assert set(after["refund"]) == {"success"}
 
         report = await here.typed("report", ROLE)
-        assert await here.watched.unlike(LEARNING) == []
         assert (report["figures"]["plans_validated"], report["figures"]["plans_rolled_back"]) == (1, 1)
