@@ -1,6 +1,7 @@
 # syntax=docker/dockerfile:1
 # Every service but engine and trainer: no torch. Build from the repository root.
-FROM python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d AS build
+ARG BASE=python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d
+FROM ${BASE} AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 RUN python -m venv /opt/ratchet
 WORKDIR /src
@@ -11,7 +12,7 @@ COPY services services
 RUN --mount=type=cache,target=/root/.cache/pip \
     /opt/ratchet/bin/python -m pip install -c constraints.txt '.[prompts,analyst]'
 
-FROM python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d
+FROM ${BASE}
 ARG VERSION=0.1.0
 LABEL org.opencontainers.image.title="ratchet" \
       org.opencontainers.image.description="Ratchet's services without torch" \

@@ -1,7 +1,8 @@
 # syntax=docker/dockerfile:1
 # Engine and trainer. TORCH_INDEX names the index of another torch build; with CUDA=yes it must be one with CUDA, whose
 # libraries come with it: the machine needs NVIDIA's driver and container toolkit only. Build from the repository root.
-FROM python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d AS build
+ARG BASE=python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d
+FROM ${BASE} AS build
 ARG TORCH_INDEX=default
 ARG CUDA=no
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
@@ -22,7 +23,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     /opt/ratchet/bin/python -m pip install -c constraints.txt '.[engine,trainer]' \
     && if [ "$CUDA" = no ]; then /opt/ratchet/bin/python -m pip uninstall -y triton; fi
 
-FROM python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d
+FROM ${BASE}
 ARG VERSION=0.1.0
 LABEL org.opencontainers.image.title="ratchet-torch" \
       org.opencontainers.image.description="Ratchet's engine and trainer" \

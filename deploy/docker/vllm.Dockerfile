@@ -2,7 +2,8 @@
 # vLLM with Ratchet's plugin, for machines with CUDA: it finds policies in the object store by their names. vLLM pins
 # its own dependencies, torch's CUDA build among them, so constraints.txt does not count here. Build from the repository
 # root.
-FROM python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d AS build
+ARG BASE=python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d
+FROM ${BASE} AS build
 ARG VLLM=0.32.0
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 RUN python -m venv /opt/ratchet
@@ -14,7 +15,7 @@ COPY deploy deploy
 COPY services services
 RUN --mount=type=cache,target=/root/.cache/pip /opt/ratchet/bin/python -m pip install "vllm==${VLLM}" '.[vllm]'
 
-FROM python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d
+FROM ${BASE}
 ARG VERSION=0.1.0
 LABEL org.opencontainers.image.title="ratchet-vllm" \
       org.opencontainers.image.description="vLLM with Ratchet's plugin" \
