@@ -6,9 +6,12 @@ import importlib
 import json
 import re
 import subprocess
+import sys
 from importlib.resources import files
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
 import jsonschema
@@ -37,6 +40,7 @@ from ratchet.local.local_stack.catalog import (
 )
 from ratchet.local.local_stack.plan import HEALTH_URLS
 from ratchet.local.local_stack.providers import PROVIDERS
+from ratchet.local.local_stack.servers import clickhouse_server, mlflow_server, nats_server
 from tests.support.compose import REPOSITORY, VARIABLE, compose, services
 from tools.environment.make_env import assignments
 
@@ -46,6 +50,8 @@ ASKED_FOR = [WORKFLOWS.name, ANALYST.name]
 ONE_SHOT = {"volumes", "broker_users", "init"}
 BY_HAND = {"operator"}
 """Run by a person, with the profile `tools`."""
+AS_ROOT = {"volumes", "alloy"}
+"""What hands volumes over, with that capability alone, and what reads docker's logs, which are root's, with none."""
 EXAMPLE = assignments((REPOSITORY / ".env.example").read_text())
 TEXT = (REPOSITORY / "docker-compose.yml").read_text()
 
@@ -180,7 +186,8 @@ def test_gpu_worker_comes_with_its_profile_reserves_a_gpu_and_has_a_pool() -> No
     assert worker["profiles"] == ["gpu"]
     assert (device["driver"], device["capabilities"]) == ("nvidia", ["gpu"])
     assert worker["environment"]["RATCHET_TRAINER_POOL"] == "gpu"
-    assert worker["build"]["args"]["CUDA"] == "yes"
+    assert worker["build"] == services()["trainer_worker"]["build"]
+    assert worker["build"]["args"]["CUDA"] == "${CUDA:-no}"
     assert "trainer_gpu" not in {needed for one in services().values() for needed in one.get("depends_on", {})}
 
 
@@ -217,6 +224,7 @@ def test_mlflow_and_tracker_come_with_their_profile_and_hold_up_nothing() -> Non
     engines = {"engine_local": ["local"], "engine_vllm": ["gpu"]}
     by_hand = {name: ["tools"] for name in BY_HAND}
     further = {"trainer_gpu": ["gpu"], WORKFLOWS.name: ["workflows"], ANALYST.name: ["analyst"]}
+    further |= {"alertmanager": ["alerting"], "loki": ["logs"], "alloy": ["logs"]}
     assert profiles == {TRACKER.name: ["mlflow"], MLFLOW: ["mlflow"], **further, **engines, **by_hand}
     needed = {
         needed
@@ -314,7 +322,7 @@ def test_service_is_confined(name: str) -> None:
         "ratchet"
     )
     assert re.search(r":[\w.-]*\d[\w.-]*(@sha256:[0-9a-f]{64})?$", service["image"]), "a pinned tag"
-    if name != "volumes":
+    if name not in AS_ROOT:
         assert not str(service["user"]).startswith("0:")
     if name != "clickhouse":
         assert service["read_only"] is True
@@ -326,6 +334,20 @@ def test_lasting_service_is_watched_and_restarted(name: str) -> None:
 
     assert service["restart"] == "unless-stopped"
     assert service["healthcheck"]["test"][0] == "CMD"
+
+
+@pytest.mark.parametrize("name", sorted({*OURS, "nats", "clickhouse", MLFLOW} - {"engine_vllm"}))
+def test_health_check_asks_what_the_embedded_stack_asks(name: str, tmp_path: Path) -> None:
+    """Each of these paths is answered whenever a test starts the server or a service: readiness waits for it."""
+    ready = {
+        "nats": (8222, nats_server(tmp_path, 4222, 8222).ready_url),
+        "clickhouse": (8123, clickhouse_server(tmp_path, 8123, "password").ready_url),
+        MLFLOW: (MLFLOW_PORT, mlflow_server(Path(sys.executable), tmp_path, MLFLOW_PORT).ready_url),
+    }
+    port, url = ready.get(name, (9100, "http://127.0.0.1:9100/readyz"))
+    asked = urlsplit(re.findall(r"http://127[^'\" ]+", " ".join(services()[name]["healthcheck"]["test"]))[0])
+
+    assert (asked.port, asked.path) == (port, f"/{urlsplit(url).path.rpartition('/')[2]}")
 
 
 def test_ports_are_published_on_the_loopback_address_only() -> None:
@@ -377,6 +399,8 @@ def test_mounts_are_named_volumes_or_files_of_the_repository(name: str) -> None:
         if source.startswith("./"):
             assert (REPOSITORY / source).exists()
             assert mount.endswith(":ro")
+        elif source.startswith("/"):
+            assert (name, mount) == ("alloy", "/var/lib/docker/containers:/var/lib/docker/containers:ro")
         else:
             assert source in compose()["volumes"]
 
