@@ -48,7 +48,7 @@ SITE := -W --keep-going -n -c tools/site -d .cache/doctrees .
 TWO := MAKEFLAGS= $(MAKE) --no-print-directory -j2 --output-sync=target
 
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel vllm test-vllm mlflow $(TRACKERS) test-trackers ray test-ray tasks test-tasks packs test-packs helm manifests test-manifests test-cluster bench-learning walk-guides simulate bench-train gpu-report bench-gateway bench-plane chaos prometheus console chromium test-browser console-pictures check lint type imports generated pages site-links format test test-all test-slow nightly test-unit test-contract \
+.PHONY: help setup wheel vllm test-vllm mlflow $(TRACKERS) test-trackers ray test-ray tasks test-tasks packs test-packs helm manifests test-manifests test-cluster bench-learning compose-check test-compose pin-images walk-guides simulate bench-train gpu-report bench-gateway bench-plane chaos prometheus console chromium test-browser console-pictures check lint type imports generated pages site-links format test test-all test-slow nightly test-unit test-contract \
 	test-integration $(FAST) test-clients demo demo-base learning planning analyst self-learning up down env constraints docs shape
 
 help: ## this list
@@ -231,7 +231,7 @@ test-all: test test-slow ## `make test`, then stacks, kills, models, the whole l
 	@$(MAKE) --no-print-directory test-browser test-vllm
 	@$(BIN)/python -m tests.support.targets
 
-nightly: test-all test-clients test-ray test-trackers test-tasks test-packs test-manifests test-cluster walk-guides simulate learning bench-learning ## everything that takes hours
+nightly: test-all test-compose test-clients test-ray test-trackers test-tasks test-packs test-manifests test-cluster walk-guides simulate learning bench-learning ## everything that takes hours
 
 simulate: $(STAMP) ## how often the canary errs and how soon it is rolled back: 5,000 rollouts a scene, days; goes on where it was stopped
 	$(BIN)/python -m tests.bench.simulate_canary --report docs/canary-simulation.md
@@ -323,6 +323,15 @@ test-cluster: $(STAMP) ## three servers of the broker, two of every service, one
 test-packs: $(STAMP) ## suites of other packages on the packages themselves: a minute; skipped, with words, without `make packs`
 	@if test -x $(PACKS)/bin/python; then $(PACKS)/bin/python -m pytest -q -p no:cacheprovider tests/packs; \
 		else $(PYTEST) -p no:cacheprovider tests/packs; fi
+
+compose-check: $(STAMP) ## docker-compose.yml without a container engine: schema, variables, mounts, commands, ports, health paths: a minute
+	@$(PYTEST) -p no:cacheprovider tests/unit/deploy tests/integration/test_compose_servers.py
+
+test-compose: $(STAMP) ## docker-compose.yml in containers that are built here: as root, with Debian's podman: 20 minutes; skipped, with words, without
+	@$(PYTEST) -p no:cacheprovider tests/compose
+
+pin-images: ## add the digests that images in docker-compose.yml and the Dockerfiles lack, from their registries
+	@$(PYTHON) tools/environment/pin_images.py
 
 walk-guides: $(STAMP) ## the commands of the guides of operators, ML engineers and authors of agents, as they are printed, on stacks of their own: a quarter of an hour
 	@$(BIN)/python -m tools.docs.walk_guides docs/guides/operator.md docs/guides/ml-engineer.md docs/guides/agent-author.md

@@ -1,0 +1,43 @@
+"""The whole compose file in containers, brought up once for all tests of this folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ratchet_helpdesk.base_model import Shape, write_base_model
+from tests.compose.engine import Engine, make_base, missing, prepare
+from tests.support.compose import REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """The stack as `up` leaves it. Containers and volumes go at the end, images stay for the next run."""
+    absent = [*missing(), *([] if os.geteuid() == 0 else ["root's rights"])]
+    if absent:
+        pytest.skip(f"needs {', '.join(absent)}: docs/operations.md#what-the-tests-cover-of-the-containers")
+    folder = tmp_path_factory.mktemp("compose")
+    folder.chmod(0o755)
+    base = folder / "base"
+    base.mkdir()
+    write_base_model(base, seed=1, shape=Shape())
+    for file in base.iterdir():
+        file.chmod(0o644)  # containers have another user
+    engine = prepare(REPOSITORY / ".cache/containers", folder, base)
+    engine.compose("down", "-v", check=False)
+    make_base(engine)
+    engine.build()
+    try:
+        engine.up()
+        yield engine
+    finally:
+        engine.compose("down", "-v", check=False)
+
+
+@pytest.fixture(scope="session")
+def folder(engine: Engine) -> Path:
+    """Where the run's files are."""
+    return engine.folder
