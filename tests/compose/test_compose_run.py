@@ -52,6 +52,11 @@ def seen_by_kernel(container: dict[str, Any]) -> Path:
     return Path(f"/proc/{container['State']['Pid']}")
 
 
+def depth(name: str) -> int:
+    """How many containers have to be there before this one, one after the other."""
+    return max((1 + depth(needed) for needed in RUN[name].get("depends_on", {}) if needed in RUN), default=0)
+
+
 def operator(engine: Engine, *words: str) -> str:
     """`docker compose run --rm operator ...`."""
     return engine.compose("--profile=tools", "run", "--rm", "--no-deps", "-T", "operator", *words)
@@ -193,12 +198,12 @@ def test_policy_that_was_trained_answers_through_the_gateway(engine: Engine, loo
 
 def test_stop_ends_each_program_within_its_grace(engine: Engine, looped: dict[str, Any]) -> None:
     assert looped["roles"]
-    engine.compose("stop")
+    for name in sorted(LASTING, key=depth, reverse=True):  # podman-compose stops a broker before its clients
+        engine.compose("stop", name)
     codes = {name: one["State"]["ExitCode"] for name, one in engine.containers().items() if name in LASTING}
 
-    assert {name: code for name, code in codes.items() if name not in VENDORS} == dict.fromkeys(
-        set(LASTING) - VENDORS, 0
-    )
+    ours = set(LASTING) - VENDORS - {"streams"}  # which has nothing to end: the signal ends it
+    assert {name: codes[name] for name in ours} == dict.fromkeys(ours, 0)
     assert 137 not in codes.values()
 
 
