@@ -58,8 +58,8 @@ def digest(image: str) -> str:
 
 
 def pin(text: str) -> tuple[str, list[str]]:
-    """A file's text with the digests that it lacks, and what is to be said about its images."""
-    said: list[str] = []
+    """A file's text with the digests that it lacks, and messages about its images."""
+    messages: list[str] = []
 
     def pinned(match: re.Match[str]) -> str:
         image, known = match["image"], match["digest"]
@@ -68,13 +68,13 @@ def pin(text: str) -> tuple[str, list[str]]:
         try:
             now = digest(image)
         except (URLError, TimeoutError) as error:
-            said.append(f"{image}: the registry gave no digest ({error})")
+            messages.append(f"{image}: the registry gave no digest ({error})")
             return match[0]
         if known and known != now:
-            said.append(f"{image}: its tag has {now} by now; {known} stays")
+            messages.append(f"{image}: its tag has {now} by now; {known} stays")
         return match[0] if known else f"{match[0]}@{now}"
 
-    return NAMED.sub(pinned, text), said
+    return NAMED.sub(pinned, text), messages
 
 
 def files(root: Path) -> Iterator[Path]:
@@ -87,8 +87,8 @@ def main(root: Path) -> int:
     """Write the digests; 1 where an image got none, or another one than it had."""
     lines: list[str] = []
     for path in files(root):
-        text, said = pin(old := path.read_text())
-        lines += said
+        text, messages = pin(old := path.read_text())
+        lines += messages
         if text != old:
             path.write_text(text)
     sys.stdout.write("".join(f"{line}\n" for line in dict.fromkeys(lines)))
