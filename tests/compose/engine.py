@@ -101,8 +101,8 @@ class Engine:
 
     def containers(self) -> dict[str, dict[str, Any]]:
         """What podman knows of each container, by its service."""
-        found = self.podman("ps", "-aq", "--filter", "label=io.podman.compose.project=ratchet-test").split()
-        inspected = json.loads(self.podman("inspect", *found)) if found else []
+        ids = self.podman("ps", "-aq", "--filter", "label=io.podman.compose.project=ratchet-test").split()
+        inspected = json.loads(self.podman("inspect", *ids)) if ids else []
         return {one["Config"]["Labels"]["com.docker.compose.service"]: one for one in inspected}
 
     def secret(self, name: str) -> str:

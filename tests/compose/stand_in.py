@@ -1,5 +1,5 @@
 #!/opt/ratchet/bin/python
-"""A vendor's program by its name: the embedded stack's server, or 200 to whoever asks where there is none."""
+"""A vendor's program by its name: the embedded stack's server, or 200 to every caller where there is none."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def minio() -> None:
 
 
 def clickhouse() -> None:
-    """chDB behind our front, which answers to its own address only: it is told that it was called by it."""
+    """chDB behind our front, which answers to its own address only: every request gets it."""
     import uvicorn  # noqa: PLC0415 - not of the other programs
 
     from ratchet.local.local_stack.chdb_engine import ChdbEngine  # noqa: PLC0415
