@@ -80,17 +80,8 @@ def common_options(
     save_steps: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 200,
     seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
     bf16: Annotated[bool, typer.Option("--bf16", help="Compute in bfloat16.")] = False,
-    fp16: Annotated[bool, typer.Option("--fp16", help="Refused: bf16 needs no loss scaling.")] = False,
-    deepspeed: Annotated[str | None, typer.Option(help="Refused: this training uses one device.")] = None,
-    wandb: Annotated[bool, typer.Option("--wandb", help="Refused: metrics.jsonl has the curves.")] = False,
 ) -> Common:
-    """What the options ask for. Raises `typer.BadParameter` for those that only other trainers have."""
-    if deepspeed is not None:
-        raise typer.BadParameter(
-            "--deepspeed is not supported: this training uses one device; --lora and --bf16 save memory there"
-        )
-    if wandb:
-        raise typer.BadParameter("--wandb is not supported: metrics.jsonl has every train step")
+    """What the options ask for."""
     hyper = Hyperparameters(
         epochs=epochs,
         max_steps=max_steps,
@@ -107,7 +98,7 @@ def common_options(
         eval_steps=eval_steps,
         keep_end=not keep_start,
     )
-    return Common(hyper, loop, save_steps, "fp16" if fp16 else "bf16" if bf16 else None)
+    return Common(hyper, loop, save_steps, "bf16" if bf16 else None)
 
 
 takes_common = with_options("common", common_options)

@@ -33,9 +33,6 @@ def refusal(data: Path, *options: str, command: str = "dpo-train") -> Any:
 @pytest.mark.parametrize(
     ("command", "options", "reason"),
     [
-        *((command, ("--fp16",), "fp16 is not supported") for command in MODEL_OPTIONS),
-        *((command, ("--deepspeed", "z.json"), "--deepspeed is not supported") for command in MODEL_OPTIONS),
-        *((command, ("--wandb",), "--wandb is not supported") for command in MODEL_OPTIONS),
         *((command, ("--lr", "-1"), "learning_rate must be above 0") for command in MODEL_OPTIONS),
         ("dpo-train", ("--label-smoothing", "0.7"), "label_smoothing"),
         ("dpo-train", ("--beta", "0"), "beta must be"),
