@@ -279,6 +279,12 @@ PROCEDURAL = (
         " be the answer.",
     ),
     _procedural(
+        "number_format",
+        "reasoning-gym number_format",
+        "Two or three numbers up to 10,000, plain, with commas or in scientific notation. The largest or the smallest of"
+        " them has to be the answer.",
+    ),
+    _procedural(
         "family_relationships",
         "reasoning-gym family_relationships",
         "What a member of a family of four or five is to another. The word for it has to be the answer.",
