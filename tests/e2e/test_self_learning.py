@@ -225,5 +225,5 @@ async def test_a_plan_that_helps_is_validated_and_one_that_harms_taken_back(tmp_
         after = await here.serve(BATCH)
         assert set(after["refund"]) == {"success"}
 
-        report = await here.typed("report", ROLE)
+        report = await here.typed("report", "learning", ROLE)
         assert (report["figures"]["plans_validated"], report["figures"]["plans_rolled_back"]) == (1, 1)

@@ -303,7 +303,7 @@ class Trial:
                 "@cluster": episodes.matching(triggers),
             }
             counts[name] = {kind: [int((mask & failed).sum()), int(mask.sum())] for kind, mask in groups.items()}
-        return {"counts": counts, "report": await self.typed("report", ROLE)}
+        return {"counts": counts, "report": await self.typed("report", "learning", ROLE)}
 
 
 async def _until(what: str, look: Callable[[], Awaitable[T | None]]) -> T:

@@ -111,7 +111,7 @@ def _afterwards(acts: Figures) -> list[str]:
 
 def _last_look(acts: Figures) -> str:
     report = acts["compared"]["report"]["figures"]
-    counted = f"""`ratchet report helpdesk` counts {report["plans_validated"]} plan validated and
+    counted = f"""`ratchet report learning helpdesk` counts {report["plans_validated"]} plan validated and
         {report["plans_rolled_back"]} rolled back."""
     about, look = acts["harmful"]["plan"]["pattern_id"], acts["third"]["analysis"]
     seen = next((pattern for pattern in look["patterns"] if pattern["pattern_id"] == about), None)

@@ -281,8 +281,8 @@ PROCEDURAL = (
     _procedural(
         "number_format",
         "reasoning-gym number_format",
-        "Two or three numbers up to 10,000, plain, with commas or in scientific notation. The largest or the smallest of"
-        " them has to be the answer.",
+        "Two or three numbers up to 10,000, plain, with commas or in scientific notation. The largest or the smallest"
+        " of them has to be the answer.",
     ),
     _procedural(
         "family_relationships",
