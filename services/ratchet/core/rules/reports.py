@@ -6,7 +6,6 @@ spans, in HTML escaped.
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,11 +18,11 @@ from ratchet.core.contract.http.statistics import GroupOut
 from ratchet.core.rules.alert_book import Noticed
 from ratchet.core.rules.job_facts import facts_of, figures_of, sentence_of
 from ratchet.core.rules.redaction import redacted
+from ratchet.core.rules.texts import one_line
 
 T = TypeVar("T")
 
 DAILY, WEEKLY, JOB = "daily", "weekly", "job"
-KINDS = (DAILY, WEEKLY, JOB)
 """Kinds of reports that are sent."""
 SPANS = {DAILY: timedelta(days=1), WEEKLY: timedelta(weeks=1)}
 """What a report of a time is about."""
@@ -183,10 +182,8 @@ def job_report(job: JobOut) -> Report:
 
 
 def plain(text: str) -> str:
-    """Words of anybody: redacted, on one line, without what cannot be seen."""
-    shown = "".join(" " if unicodedata.category(mark)[0] in "CZ" else mark for mark in text[: 4 * LONGEST])
-    line = redacted(" ".join(shown.split()))
-    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
+    """Words of anybody: redacted, on one line."""
+    return one_line(redacted(one_line(text, 4 * LONGEST)), LONGEST)
 
 
 def _title(what: str, since: datetime, until: datetime) -> str:

@@ -1,4 +1,6 @@
-"""Texts that people and agents write: when two are the same to their readers, what names a trajectory, or a user."""
+"""Texts that people and agents write: when two are the same to their readers, how they are shown, what names a
+trajectory, or a user.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +28,16 @@ def same_form(text: str) -> str:
         if marks <= MOST_MARKS:
             kept.append(letter)
     return " ".join(unicodedata.normalize("NFKC", "".join(kept)).casefold().split())
+
+
+def one_line(text: str, longest: int) -> str:
+    """On one line without what cannot be seen: no control characters, no marks that turn the direction of writing.
+
+    A longer one ends with `…`.
+    """
+    shown = "".join(" " if unicodedata.category(mark)[0] in "CZ" else mark for mark in text[: 4 * longest])
+    line = " ".join(shown.split())
+    return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
 
 NAME_CHARACTERS = 200

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable, Iterator
 
 from ratchet.core.contract.notifications import FIRING, Notification, NotifiedAlert, SentReport
+from ratchet.core.rules.texts import one_line
 
 LONGEST = 300
 """Characters of a text."""
@@ -16,10 +16,8 @@ _WIDE = str.maketrans({"@": "＠", "<": "‹", ">": "›", "`": "'", "*": "∗",
 
 
 def plain(text: str) -> str:
-    """One line without what cannot be seen: no control characters, no marks that turn the direction of writing."""
-    shown = "".join(" " if unicodedata.category(mark) in ("Cc", "Cf", "Zl", "Zp", "Cs") else mark for mark in text)
-    line = " ".join(shown.split())
-    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
+    """One line without what cannot be seen."""
+    return one_line(text, LONGEST)
 
 
 def unmarked(text: str) -> str:
