@@ -1,12 +1,11 @@
-"""Writes deploy/kubernetes/base/ratchet.yaml, and what only other values make, from the chart; `--check` compares.
+"""Writes deploy/kubernetes/base/ratchet.yaml, and what only other values make, from the chart: `make manifests`.
 
 In the environment of `make helm`, which has Helm's engine: no cluster is asked.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -46,17 +45,6 @@ def manifests() -> dict[Path, str]:
     return {BASE: base, OPTIONAL: "".join(f"---\n{piece}\n" for piece in more)}
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Write the files, or say which are not what the chart makes."""
-    stale = [path for path, text in manifests().items() if not path.exists() or path.read_text() != text]
-    if "--check" in arguments:
-        for path in stale:
-            sys.stderr.write(f"{path.relative_to(REPOSITORY)} is not what the chart makes: run `make manifests`\n")
-        return bool(stale)
+if __name__ == "__main__":
     for path, text in manifests().items():
         path.write_text(text)
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
