@@ -90,4 +90,4 @@ async def _routed_everywhere(brokers: Cluster, members: Members) -> None:
             answers = [await http.get(f"{gateway.url}/v1/models") for gateway in members.running["gateway"]]
             return all(f"{LATER}@1" in [model["id"] for model in answer.json()["data"]] for answer in answers)
 
-        await eventually(known, deadline_s=30)
+        await eventually(known)

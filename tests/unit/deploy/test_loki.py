@@ -22,7 +22,7 @@ def test_loki_keeps_logs_for_thirty_days_and_removes_older_ones() -> None:
     assert made["limits_config"]["retention_period"] == f"{30 * 24}h"
     compactor = made["compactor"]
     assert (compactor["retention_enabled"], compactor["delete_request_store"]) == (True, "filesystem")
-    assert [one["index"]["period"] for one in made["schema_config"]["configs"]] == ["24h"]
+    assert [schema["index"]["period"] for schema in made["schema_config"]["configs"]] == ["24h"]
 
 
 def test_loki_keeps_everything_in_its_volume() -> None:

@@ -15,7 +15,7 @@ def test_schema_statements_can_run_again() -> None:
         assert statement.startswith((f"CREATE TABLE IF NOT EXISTS {name}\n", f"CREATE VIEW IF NOT EXISTS {name} AS\n"))
 
 
-def test_replicated_tables_are_made_on_the_cluster_with_their_deduplication() -> None:
+def test_replicated_tables_are_on_the_cluster_with_their_deduplication() -> None:
     made = replicated(schema_statements()["trajectories"], "ratchet")
     assert made.startswith("CREATE TABLE IF NOT EXISTS trajectories ON CLUSTER 'ratchet'\n(")
     assert "\nENGINE = ReplicatedReplacingMergeTree(ingested_at)\n" in made
