@@ -35,6 +35,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         yield engine
     finally:
         engine.compose("down", "-v", check=False)
+        engine.podman("image", "prune", "-f", check=False)  # what newer ones took the place of: gigabytes a run
 
 
 @pytest.fixture(scope="session")
