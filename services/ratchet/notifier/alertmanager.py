@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Annotated, Literal
 
 import msgspec
 
 from ratchet.bus.message import decode
-from ratchet.core.errors import BadRequest, Unavailable
+from ratchet.core.errors import BadRequest, BusUnavailable, Unavailable
 from ratchet.core.rules.access import Caller
 from ratchet.core.rules.arms import ROLE
 from ratchet.core.rules.notifications import SEVERITIES
@@ -32,7 +33,7 @@ class PostedAlert(msgspec.Struct, frozen=True):
 
     status: Literal["firing", "resolved"]
     labels: Mapping[str, str]
-    fingerprint: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
+    fingerprint: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}\Z")]
     annotations: Mapping[str, str] = {}
 
     @property
@@ -71,6 +72,8 @@ async def take(post: Post, alerts: Alerts) -> None:
     """Raise what fires and clear what is over. Raises `Unavailable` for what has to be posted again."""
     if not alerts.resumed:
         raise Unavailable("it is not known yet which alerts hold")
+    with suppress(BusUnavailable):  # then nothing but this process takes posts
+        await alerts.reread(POSTED_KEY)
     for posted in post.alerts:
         if posted.status == "resolved":
             await alerts.clear_alert(posted.key)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -13,6 +15,7 @@ from ratchet.core.service.asgi import RECORD_BYTES
 from ratchet.notifier.alertmanager import alertmanager_app
 from ratchet.notifier.watch import Watch
 from tests.support.fake_bus import FakeBus, alerts_on, fake_bus
+from tests.support.messages import AT
 
 KEY = "a-key-of-twenty-four-letters"
 
@@ -92,6 +95,22 @@ async def test_a_post_before_it_is_known_what_holds_is_to_come_again() -> None:
     bus = fake_bus()
     answer = await post(alerts_on(bus, "notifier"), posted("resolved"))
     assert (answer.status_code, bus.published(Alert)) == (503, [])
+
+
+async def test_of_two_notifiers_either_may_hear_of_the_end_and_of_the_next() -> None:
+    seconds = itertools.count()
+    bus = fake_bus(lambda: AT + timedelta(seconds=next(seconds)))
+    one, other = await resumed(bus), await resumed(bus)
+    await post(one, posted())
+    await post(other, posted(), posted("resolved"))
+    await post(one, posted("resolved"), posted())
+    assert [alert.cleared for alert in bus.published(Alert)] == [False, True, False]
+
+
+async def test_a_fingerprint_with_a_line_end_is_none() -> None:
+    bus = fake_bus()
+    answer = await post(await resumed(bus), posted(fingerprint="0123456789abcdef\n"))
+    assert (answer.status_code, bus.published(Alert)) == (400, [])
 
 
 @pytest.mark.parametrize(

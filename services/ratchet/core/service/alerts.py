@@ -122,6 +122,15 @@ class Alerts:
         for alert in self.pending:
             await self._publish_pending(alert)
 
+    async def reread(self, beginning: str) -> None:
+        """Know what other processes of this source raised and cleared, of the keys that begin so.
+
+        Raises `BusUnavailable`.
+        """
+        held = await self.held()
+        own = {alert.key: alert for alert in held if alert.source == self.source and alert.key.startswith(beginning)}
+        self._open = {key: alert for key, alert in self._open.items() if not key.startswith(beginning)} | own
+
     async def _publish_pending(self, alert: Alert) -> None:
         """While it is published, others may publish it too, and clear it: then its end is published as well."""
         if not await self._published(alert):
