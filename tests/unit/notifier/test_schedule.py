@@ -30,6 +30,7 @@ class Inbox:
             if due is None:
                 self.got += new
                 return [report.kind for report in new]
+            assert len(new) < len(ALL)
             name = due.kind if due.job is None else f"job:{due.job.training_job_id}"
             self.reported[name] = due.until
             new.append(due)
@@ -84,6 +85,13 @@ def test_training_that_ended_is_reported_once(state: str, sent: list[str]) -> No
     ended = job(state=state, finished_at=MONDAY + timedelta(minutes=1))
     assert inbox.look(MONDAY + timedelta(minutes=2), [ended]) == sent
     assert inbox.look(MONDAY + timedelta(minutes=3), [ended]) == []
+
+
+def test_training_that_ends_by_a_clock_ahead_is_reported_once() -> None:
+    inbox = Inbox("job")
+    inbox.look(MONDAY)
+    ended = job(state="completed", finished_at=MONDAY + timedelta(hours=3))
+    assert [inbox.look(MONDAY + timedelta(minutes=minutes), [ended]) for minutes in (1, 2, 300)] == [["job"], [], []]
 
 
 def test_training_that_was_resumed_is_reported_again_at_its_end() -> None:

@@ -40,12 +40,13 @@ def newest_end(kind: str, now: datetime) -> datetime:
 def with_beginnings(reported: Mapping[str, datetime], kinds: Collection[str], now: datetime) -> dict[str, datetime]:
     """What a receiver has got, where it asks for a kind for the first time: all until now. Old trainings are forgotten.
 
-    What a clock that ran ahead has noted is brought back, or nothing would be due until that time has come.
+    What a clock that ran ahead has noted is brought back, or nothing would be due until that time has come; of a
+    training it stays, or that would be due at each look.
     """
     kept = {
         name: end
         for name, end in reported.items()
-        if (not name.startswith(f"{JOB}:") or now - end < 2 * RECENTLY) and end - now < SKEW
+        if (now - end < 2 * RECENTLY if name.startswith(f"{JOB}:") else end - now < SKEW)
     }
     return {kind: now if kind == JOB else newest_end(kind, now) for kind in kinds} | kept
 
