@@ -35,6 +35,10 @@ def test_hostile_text_becomes_one_plain_line() -> None:
     assert line.isprintable()
 
 
+def test_text_of_which_nothing_can_be_seen_is_not_empty() -> None:
+    assert plain(" \u200b\n") == "-"
+
+
 def test_mentions_links_and_mark_up_are_taken_out_of_messages() -> None:
     text = unmarked("<!channel> @everyone [click](http://x) `rm` *bold* _it_ |")
     assert not set("<>@[]`*_|") & set(text)

@@ -16,8 +16,8 @@ _WIDE = str.maketrans({"@": "＠", "<": "‹", ">": "›", "`": "'", "*": "∗",
 
 
 def plain(text: str) -> str:
-    """One line without what cannot be seen."""
-    return one_line(text, LONGEST)
+    """One line without what cannot be seen; a dash where nothing is left, for a receiver's state has no empty text."""
+    return one_line(text, LONGEST) or "-"
 
 
 def unmarked(text: str) -> str:
