@@ -157,7 +157,7 @@ def _time_in(line: str) -> datetime | None:
     try:
         named = f"{re.sub('[/.]', '-', day)}T{clock.replace(',', '.')}{zone or ''}"
         return datetime.fromisoformat(named).astimezone(UTC)
-    except ValueError:
+    except (ValueError, OverflowError):  # no instant, or none of the calendar in UTC
         return None
 
 

@@ -152,3 +152,11 @@ def test_search_for_a_text_reads_parts_from_before_a_restart(logs: Path, capsys:
     assert len(searched(logs, capsys, "--grep", "BEFORE the")) == 1
     assert main(["logs", "--grep", "will retry", "--dir", str(logs)]) == 0
     assert capsys.readouterr().out == "rl_coordinator Traceback: will retry\n"
+
+
+@pytest.mark.parametrize("instant", ["0001-01-01 00:00:00+05:00", "9999-12-31 23:59:59-05:00"])
+def test_line_with_an_instant_beyond_the_calendar_is_shown(
+    instant: str, log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log.write_text(f"{instant} lost\n")
+    assert [line.split()[-1] for line in searched(log.parent.parent, capsys, "--grep", "lost")] == ["lost"]
