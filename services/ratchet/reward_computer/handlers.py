@@ -43,6 +43,8 @@ from ratchet.reward_computer.kv_functions import InForce
 
 WAIT_S = 1.0
 """Longest wait of a batch for the collector, which is usually faster; later, messages are delivered again."""
+MOMENT = timedelta(milliseconds=1)
+"""A revision is so much later than the one before it, if not by its clock: what it is shared as counts by its time."""
 STORED = "stored"
 """The ledger's outcome of a message that must have a row."""
 
@@ -176,7 +178,8 @@ class RewardComputer:
         opinions, trajectory = known.opinions.get(key, ()), known.trajectories[key][0]
         history = recorded_history(last) or self._history(trajectory, places.get(key), spec.window)
         scored = scored_in(known.rewards[key], spec.function)
-        when = Circumstances(self.now(), revision_of(opinions), self._windows(trajectory, spec), last, scored=scored)
+        at = max(self.now(), last.timestamp + MOMENT)
+        when = Circumstances(at, revision_of(opinions), self._windows(trajectory, spec), last, scored=scored)
         revised = reward_of(spec, Evidence(trajectory, opinions, history), when)
         equal = not has_new_opinions(spec, opinions, last) if is_opinion else has_equal_scores(revised, last)
         if equal:

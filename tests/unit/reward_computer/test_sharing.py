@@ -115,6 +115,22 @@ async def test_newest_reward_of_the_parent_supersedes_those_before() -> None:
     assert rewarded(facts, below, second, first, revision=2).total_reward == 0.0
 
 
+@pytest.mark.parametrize("set_back", [timedelta(0), timedelta(days=1)])
+async def test_revision_of_a_parent_is_newest_whatever_the_clock(set_back: timedelta) -> None:
+    parent, below, opinion = trajectory("parent"), child("child", "parent"), feedback(1, "parent", value=False)
+    facts = holding(parent, below)
+    (first,) = await shared(facts, rewarded(facts, parent))
+    facts.store(opinion)
+    now = AT - set_back
+    (outcome,) = await computer(facts, spec=opinions_count(), now=lambda: now).revisions([received(opinion)])
+    assert isinstance(outcome, Done)
+    (revised,) = outcome.events
+    facts.store(revised)
+    assert isinstance(revised, Reward)
+    (second,) = await shared(facts, revised)
+    assert second.at > first.at
+
+
 async def test_chain_shares_step_by_step() -> None:
     top, middle, leaf = trajectory("top"), child("middle", "top"), child("leaf", "middle")
     facts = holding(top, middle, leaf)
