@@ -123,7 +123,7 @@ class LogLine(NamedTuple):
 def search(directory: Path, service: str, since: datetime, text: str, as_json: bool) -> None:
     """Print the lines of one service, or of all, in the order of time. Raises `NotFound` where there are no logs."""
     names = [log_of(directory, service).stem] if service else logs_in(directory)
-    merged = heapq.merge(*(_lines_of(directory / "logs" / f"{name}.log", since) for name in names))
+    merged = heapq.merge(*(lines_of(directory / "logs" / f"{name}.log", since) for name in names))
     chosen = (line for line in merged if text.casefold() in line.line.casefold())
     if as_json:
         print_answer({"lines": [line._asdict() for line in chosen]}, as_json, "")
@@ -132,18 +132,24 @@ def search(directory: Path, service: str, since: datetime, text: str, as_json: b
         show([line.line if service else f"{line.service:{max(map(len, names))}} {line.line}"])
 
 
-def _lines_of(log: Path, since: datetime) -> Iterator[LogLine]:
-    for part in [*parts_of(log), log]:
+def lines_of(log: Path, since: datetime) -> Iterator[LogLine]:
+    """The lines of a log since then, the oldest part first. Of one that is cut meanwhile the new part has the rest."""
+    done, place = set[Path](), 0
+    while (part := next((part for part in parts_of(log) if part not in done), log)) not in done:
+        done.add(part)
         try:
             written = datetime.fromtimestamp(part.stat().st_mtime, UTC)
             if written < since:
                 continue
-            with part.open(errors="replace") as file:
-                at: datetime | None = None
-                for line in file:
+            with part.open("rb") as file:
+                file.seek(place)
+                at, place = None, 0
+                for raw in file:
+                    place += len(raw) if part == log else 0
+                    line = raw.decode(errors="replace").rstrip("\r\n")
                     at = _time_in(line) or at
                     if (at or written) >= since:
-                        yield LogLine(at or written, log.stem, line.rstrip("\n"))
+                        yield LogLine(at or written, log.stem, line)
         except FileNotFoundError:  # cut or removed meanwhile
             continue
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 
 from ratchet.cli.__main__ import main
-from ratchet.cli.logs import Follower
+from ratchet.cli.logs import BEGINNING, Follower, lines_of
+from ratchet.local.local_stack.log_files import begin_log, cut_log
 
 
 @pytest.fixture
@@ -160,3 +162,14 @@ def test_line_with_an_instant_beyond_the_calendar_is_shown(
 ) -> None:
     log.write_text(f"{instant} lost\n")
     assert [line.split()[-1] for line in searched(log.parent.parent, capsys, "--grep", "lost")] == ["lost"]
+
+
+@pytest.mark.parametrize("read", [1, 3])
+def test_search_loses_no_line_to_a_log_that_is_cut_meanwhile(read: int, log: Path) -> None:
+    log.write_text("old\n")
+    begin_log(log)
+    log.write_text("new\n" * 10_000)
+    lines = lines_of(log, BEGINNING)
+    before = list(itertools.islice(lines, read))
+    cut_log(log, most_bytes=10)
+    assert len(before) + len(list(lines)) == 10_001
