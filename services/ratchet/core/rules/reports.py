@@ -169,12 +169,14 @@ def job_report(job: JobOut) -> Report:
     """A training, once it has ended: what it was, what was measured, and what is bad of it."""
     shown = {name: value for name, value in facts_of(job).items() if value is not None}
     figures = figures_of(job)
-    measured = [f"{name}: {value:.6g}. {sentence_of(name, value) or ''}".rstrip() for name, value in figures.items()]
+    measured = [
+        f"{plain(name)}: {value:.6g}. {sentence_of(name, value) or ''}".rstrip() for name, value in figures.items()
+    ]
     made = job.artifacts.final_checkpoint if job.artifacts is not None else None
     sections = (
         Section("What it was", [f"{name}: {plain(str(value))}" for name, value in shown.items()]),
         Section("What was measured", measured, "Nothing was measured."),
-        Section("What it made", [made] if made else [], "It made no policy."),
+        Section("What it made", [plain(made)] if made else [], "It made no policy."),
     )
     title = f"Training {job.training_job_id[:8]} of {job.role} {job.state}: {plain(job.algorithm)}"
     ended = job.finished_at or job.updated_at

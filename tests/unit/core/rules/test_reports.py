@@ -7,7 +7,7 @@ from typing import Any
 
 from ratchet.core.contract import Alert, named_id
 from ratchet.core.contract.http.statistics import GroupOut
-from ratchet.core.contract.training import CurrentMetrics, ResourceUsage, TrainingError
+from ratchet.core.contract.training import Artifacts, CurrentMetrics, EvaluationResults, ResourceUsage, TrainingError
 from ratchet.core.rules.alert_book import AlertBook
 from ratchet.core.rules.job_facts import job_out
 from ratchet.core.rules.reports import (
@@ -131,6 +131,16 @@ def test_no_words_of_users_are_markup_or_secrets_in_a_report() -> None:
         assert "- `" in text
         assert "`x`" not in text
     assert all("<b>" not in page.html() for page in pages)
+
+
+def test_no_words_of_a_worker_are_markup_or_secrets_in_a_report() -> None:
+    name = f"x\n\n{HOSTILE}"
+    made, scores = Artifacts(final_checkpoint=name), EvaluationResults(benchmark_scores={name: 0.5})
+    text = job_report(
+        job_out(job(state="completed", finished_at=NOON, artifacts=made, evaluation_results=scores), NOON)
+    ).markdown()
+    assert "alice" not in text
+    assert "\n</li>" not in text
 
 
 def test_report_of_a_training_has_its_figures_and_what_is_bad() -> None:
