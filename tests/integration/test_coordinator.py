@@ -22,7 +22,7 @@ from ratchet.bus.testing import eventually
 from ratchet.client.operations import Operations
 from ratchet.core.contract import Alert, TrainingDispatch, TrainingStatus, Trajectory
 from ratchet.core.contract.reward import RewardComponent
-from ratchet.core.contract.state import JOBS, Job
+from ratchet.core.contract.state import JOBS, POLICIES, Job, PolicyVersion
 from ratchet.core.contract.training import (
     Artifacts,
     Dataset,
@@ -715,6 +715,21 @@ async def test_the_status_names_the_running_the_waiting_and_the_last_job(
         await workshop.until(at_work["training_job_id"], "completed")
         trains = (await workshop.api.get("/v1/status/training")).json()
         assert trains["last"][ROLE]["training_job_id"] == at_work["training_job_id"]
+
+
+async def test_the_status_counts_models_and_has_the_status_of_adapters(
+    shared_settings: SharedSettings, bus: Bus
+) -> None:
+    await promote(bus, registered(1, stage="stable"))
+    await Bucket(bus, POLICIES, PolicyVersion).put(f"{ROLE}.2", registered(2, stage="refused"))
+    await promote(bus, registered(1, role="sales", kind="model", stage="stable"))
+    failed = job(request=request("failed", role="sales"), state="failed")
+    await Bucket(bus, JOBS, Job).put(failed.training_job_id, failed)
+    async with coordinating(shared_settings, bus, minimum_rows=3) as workshop:
+        status = (await workshop.api.get("/v1/status")).json()
+        assert (status["total_models"], status["total_adapters"]) == (3, 2)
+        assert status["adapter_status"] == {ROLE: "failed", "sales": "failed"}
+        assert (status["config"]["minimum_rows"], status["config"]["history_limit"]) == (3, 200_000)
 
 
 async def test_the_dpo_status_counts_pairs_by_source_and_since_the_last_job(

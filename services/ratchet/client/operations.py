@@ -37,7 +37,7 @@ class Operations:
         """For callers that close what they open: between two questions nothing is open."""
 
     def get_ml_status(self) -> dict[str, Any]:
-        """Jobs by state, slots, and the policy that serves each role (`GET /v1/status`)."""
+        """Jobs by state, slots, models, and the policy that serves each role (`GET /v1/status`)."""
         return self._get("/v1/status")
 
     def get_training_status(self, role: str | None = None) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ratchet.core.contract.http.status import (
+    ConfigOut,
     DpoRoleOut,
     DpoStatusOut,
     JobBrief,
@@ -17,8 +18,9 @@ from ratchet.core.contract.http.status import (
     StatusOut,
     TrainingStatusOut,
 )
+from ratchet.core.contract.policy_manifest import ADAPTER
 from ratchet.core.contract.snapshot import PAIRS
-from ratchet.core.contract.state import ENDED, READY, Job, JobState
+from ratchet.core.contract.state import ENDED, READY, Job, JobState, Route
 from ratchet.core.rules.access import KeyScope, RoleSet
 from ratchet.core.rules.algorithms import dataset_format
 from ratchet.core.service.control_api import ControlApi
@@ -26,6 +28,7 @@ from ratchet.rl_coordinator.http.models import RoleFilter
 from ratchet.rl_coordinator.jobs import Jobs
 from ratchet.rl_coordinator.jobs.domain.jobs import ACTIVE
 from ratchet.rl_coordinator.registry import Registry
+from ratchet.rl_coordinator.registry.domain import Policies
 from ratchet.rl_coordinator.triggers import Triggers
 
 WAITING = 100
@@ -52,20 +55,32 @@ class StatusRoutes:
         api.route("GET", "/v1/status/dpo", self.dpo, scope=KeyScope.VIEW)
 
     async def status(self, roles: RoleSet) -> StatusOut:
-        """Jobs by state, slots that they use, and where every role stands."""
+        """Jobs by state, slots that they use, models, and where every role stands."""
         jobs = self._jobs(roles)
         registered = await self.registry.policies.roles()
         of_role = self.jobs.store.jobs_by_role()
         every = {*self.triggers.rewarded.counts(), *of_role, *registered}
         known = sorted(role for role in every if role in roles)
-        of_roles = await asyncio.gather(*(self._role(role, of_role.get(role, [])) for role in known))
+        policies = dict(zip(known, await asyncio.gather(*map(self.registry.policies.policies_of, known)), strict=True))
+        models = [model for of_one in policies.values() for model in of_one.models()]
+        statuses = {role: _adapter_status(policies[role], of_role.get(role, [])) for role in known}
+        amounts = self.jobs.abilities.amounts
         return StatusOut(
             training_enabled=self.jobs.abilities.training_enabled,
             algorithms=sorted(self.jobs.abilities.algorithms),
             jobs=_by_state(jobs),
             slots=self._slots(jobs),
             longest_wait_s=self._longest_wait_s(jobs),
-            roles=dict(zip(known, of_roles, strict=True)),
+            total_models=len(models),
+            total_adapters=sum(model.kind == ADAPTER for model in models),
+            adapter_status={role: status for role, status in statuses.items() if status is not None},
+            config=ConfigOut(
+                history_limit=amounts.most,
+                minimum_rows=amounts.fewest,
+                minimum_pairs=amounts.pairs,
+                human_share=amounts.human_share,
+            ),
+            roles={role: self._role(role, policies[role].route, of_role.get(role, [])) for role in known},
         )
 
     async def training(self, roles: RoleSet, role: RoleFilter = None) -> TrainingStatusOut:
@@ -96,9 +111,8 @@ class StatusRoutes:
     def _jobs(self, roles: RoleSet) -> list[Job]:
         return [job for job in self.jobs.store.all_jobs() if job.role in roles]
 
-    async def _role(self, role: str, jobs: Sequence[Job]) -> RoleOut:
+    def _role(self, role: str, route: Route | None, jobs: Sequence[Job]) -> RoleOut:
         """`jobs`: its own, oldest first."""
-        route = (await self.registry.policies.policies_of(role)).route
         trigger = self.triggers.rewarded
         return RoleOut(
             stable=route.stable.name if route and route.stable else None,
@@ -146,6 +160,14 @@ class StatusRoutes:
 def _by_state(jobs: Sequence[Job]) -> dict[str, int]:
     tally = Counter(job.state for job in jobs)
     return {state.value: tally[state] for state in JobState}
+
+
+def _adapter_status(policies: Policies, jobs: Sequence[Job]) -> str | None:
+    """Of a role's newest adapter, else of its newest training; None where there is neither. `jobs`: oldest first."""
+    adapters = [policy for policy in policies.versions.values() if policy.kind == ADAPTER]
+    if adapters:
+        return max(adapters, key=lambda policy: policy.version).status
+    return jobs[-1].policy_status if jobs else None
 
 
 def _brief(job: Job) -> JobBrief:

@@ -64,6 +64,19 @@ class RoleOut(Answer, frozen=True, kw_only=True):
     """Where each trigger of the role stands."""
 
 
+class ConfigOut(Answer, frozen=True, kw_only=True):
+    """How much data trainings take here, see the coordinator's settings."""
+
+    history_limit: int
+    """Rows of a snapshot at most."""
+    minimum_rows: int
+    """Rows of a job that learns from rewards, pairs or thumbs."""
+    minimum_pairs: int
+    """Pairs of a job that learns from them, where its request names no number."""
+    human_share: float
+    """The least share of pairs of people, where its request names none."""
+
+
 class StatusOut(Answer, frozen=True, kw_only=True):
     """The whole of training at a glance."""
 
@@ -75,6 +88,13 @@ class StatusOut(Answer, frozen=True, kw_only=True):
     longest_wait_s: float
     """Age of the oldest job that waits for a slot, 0 when none does."""
     roles: dict[str, RoleOut]
+    total_models: int = 0
+    """Registered policies of every kind: those that `GET /v1/models` lists."""
+    total_adapters: int = 0
+    """Those of kind `adapter`."""
+    adapter_status: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    """By role: `pending`, `training`, `ready` or `failed`, by its newest adapter; without one, by its newest job."""
+    config: ConfigOut | None = None
 
 
 class JobBrief(Answer, frozen=True, kw_only=True):
