@@ -204,12 +204,14 @@ generated: $(STAMP)
 	@$(BIN)/python -m tools.docs.settings_reference --check
 	@$(BIN)/python -m tools.docs.permissions_page --check
 	@$(BIN)/python -m tools.docs.frameworks --check
+	@$(BIN)/python -m tools.docs.agent_profile --check
 
 docs: $(STAMP) $(DIAGRAMS_STAMP) ## write docs/cli.md, docs/settings.md, docs/permissions.md from the code; build the site, with references of client and HTTP, OpenAPI and AsyncAPI: site/
 	@$(BIN)/python -m tools.docs.cli_reference
 	@$(BIN)/python -m tools.docs.settings_reference
 	@$(BIN)/python -m tools.docs.permissions_page
 	@$(BIN)/python -m tools.docs.frameworks
+	@$(BIN)/python -m tools.docs.agent_profile
 	@$(BIN)/python -m tools.docs.api_pages
 	@$(BIN)/sphinx-build -q $(SITE) site
 	@echo "docs: site/index.html"
