@@ -21,7 +21,7 @@ class MemoryStore:
         self.trash: dict[str, tuple[bytes, datetime]] = {}
         self.clock = BEGIN
         self.failing: str | None = None
-        """The prefix that cannot be listed."""
+        """The prefix that cannot be listed or written."""
         self.unlisted: set[str] = set()
         """Uris that listings lack, as of a store whose listing is late."""
         self.before_moving: Callable[[str], None] = lambda _: None
@@ -36,6 +36,11 @@ class MemoryStore:
         uri = f"s3://test/{folder}/{hashlib.sha256(body).hexdigest()}{suffix}"
         self.blobs[uri] = (body, self.clock)
         return uri
+
+    def write(self, blob: bytes, key: str) -> None:
+        if self.failing is not None and key.startswith(self.failing):
+            raise ObjectsUnavailable("the store does not answer")
+        self.blobs[f"s3://test/{key}"] = (blob, self.clock)
 
     def touch(self, uri: str) -> None:
         """Write the object again."""

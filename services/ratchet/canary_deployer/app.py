@@ -11,6 +11,7 @@ Controllers, while leading: one RolloutController per role
     RolloutReconciler makes their decisions true: RolloutStore (rollouts KV), policies KV, RL_DEPLOYMENTS, RL_ALERTS
 Unloader, while leading: frees the engines of policies that no route names
 BundleSweep, while leading: takes from gateways the bundles that nothing names
+Validations, while leading: what the gates say of each policy --> S3
 Api on `port`: rollouts, policies and audits to read; operators' acts
 """
 
@@ -72,6 +73,7 @@ from ratchet.canary_deployer.replicas import Engines, ReplicaChecks, present_rep
 from ratchet.canary_deployer.role_context import RoleContext
 from ratchet.canary_deployer.role_removal import RoleRemoval
 from ratchet.canary_deployer.route_guard import RouteGuard
+from ratchet.canary_deployer.s3_validations import LOOK_S, Validations
 from ratchet.canary_deployer.settings import SafetyPlan, Settings
 from ratchet.canary_deployer.subprocess_judge import SubprocessJudge
 from ratchet.canary_deployer.suite_process import PackagedSuite
@@ -223,6 +225,7 @@ def assembled(  # noqa: PLR0913 - the connections, and one wait
     held_out = HeldOutFiles(settings.gate_files, ground.objects, Bucket(bus, HELD_OUT, HeldOutTasks))
     unloader = Unloader(engines, ground.policies, unload_after_s)
     sweep = BundleSweep(ground.bundles, [Bucket(bus, name, msgspec.Raw) for name in (POLICIES, ROLLOUTS)])
+    validations = Validations(ground.policies, ground.objects)
     upkeep = [
         ground.audit,
         Periodic(SYNCHRONIZE_S, clock.synchronize, "broker clock"),
@@ -230,6 +233,7 @@ def assembled(  # noqa: PLR0913 - the connections, and one wait
         leadership,
         WhileLeading(leadership, lambda: Periodic(unloading.SWEEP_S, unloader.sweep, "unload policies")),
         WhileLeading(leadership, lambda: Periodic(SWEEP_S, sweep.sweep, "sweep bundles")),
+        WhileLeading(leadership, lambda: Periodic(LOOK_S, validations.write, "validations")),
     ]
     return _app(ground, controllers, bundles, upkeep)
 

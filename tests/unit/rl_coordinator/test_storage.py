@@ -163,6 +163,19 @@ async def test_a_manifest_that_cannot_be_read_and_an_object_of_another_name_stay
     assert await bench.sweep() == {}
 
 
+async def test_the_result_of_the_gates_stays_and_goes_with_its_policy(bench: Bench) -> None:
+    kept, unused = bench.policy("kept"), bench.policy("unused")
+    await bench.register(1, kept)
+    for uri in (kept, unused):
+        bench.store.write(b"{}", f"validations/{digest_of(uri)}.json")
+    bench.store.later(days=89)
+    assert await bench.sweep() == {}
+    bench.store.later(days=2)
+    assert await bench.sweep() == {"expired": 1, "orphan": 2}
+    assert f"s3://test/validations/{digest_of(unused)}.json" in bench.store.trash
+    assert f"s3://test/validations/{digest_of(kept)}.json" in bench.store.blobs
+
+
 async def test_what_is_young_stays_and_an_old_blob_that_no_manifest_names_goes(bench: Bench) -> None:
     bench.file("orphan")
     bench.store.later(hours=47)

@@ -8,6 +8,9 @@ from datetime import datetime
 BODIES = "bodies"
 """Folder of the bodies of messages, which have a role's folder each."""
 
+VALIDATIONS = "validations"
+"""Folder of what the gates say of policies, each named by the policy's digest."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:

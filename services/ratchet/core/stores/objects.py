@@ -88,9 +88,13 @@ class Objects:
         """Store `blob` as `<prefix>/<sha256><suffix>`; storing it again changes nothing."""
         digest = hashlib.sha256(blob).hexdigest()
         key = f"{prefix}/{digest}{suffix}"
+        self.write(blob, key)
+        return ObjectRef(f"s3://{self._bucket}/{key}", digest, len(blob))
+
+    def write(self, blob: bytes, key: str) -> None:
+        """Store `blob` under a name that is not its digest, over what was there."""
         with _classified(key):
             self._client.put_object(Bucket=self._bucket, Key=key, Body=blob)
-        return ObjectRef(f"s3://{self._bucket}/{key}", digest, len(blob))
 
     def put_file(self, path: Path, prefix: str, suffix: str = "") -> ObjectRef:
         """Like `put`, from a file that may be larger than memory. What was stored lately is not sent again."""

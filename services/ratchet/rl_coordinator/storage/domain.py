@@ -1,7 +1,8 @@
 """Which objects of the store nothing needs any more: mark what is referred to, and sweep what is old besides.
 
 Objects are named by their digests, and what refers to one contains its digest. So a text refers to every digest
-that stands in it: also one of a later version, in a member that is not known here.
+that stands in it: also one of a later version, in a member that is not known here. What the gates say of a policy has
+the policy's digest as its name, and goes when its manifest goes.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ratchet.core.stores.listing import BODIES, StoredObject
+from ratchet.core.stores.listing import BODIES, VALIDATIONS, StoredObject
 
-PREFIXES = ("policies/", "checkpoints/", "snapshots/", "metrics/", "blobs/", f"{BODIES}/")
+PREFIXES = ("policies/", "checkpoints/", "snapshots/", "metrics/", "blobs/", f"{BODIES}/", f"{VALIDATIONS}/")
 """Only what is below these is ever swept, manifests first."""
-_OURS = re.compile(r"s3://[^/]+/(policies|checkpoints|snapshots|metrics|blobs)/([0-9a-f]{64})(\.[a-z]+)?")
+_OURS = re.compile(
+    rf"s3://[^/]+/(policies|checkpoints|snapshots|metrics|blobs|{VALIDATIONS})/([0-9a-f]{{64}})(\.[a-z]+)?"
+)
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 SUPERSEDED, EXPIRED, ORPHAN = "superseded_checkpoint", "expired", "orphan"
@@ -82,7 +85,7 @@ def digests_in(text: str) -> frozenset[str]:
 def is_manifest(uri: str) -> bool:
     """Whether the object names others."""
     match = _OURS.fullmatch(uri)
-    return match is not None and match[1] not in ("blobs", "metrics") and match[3] == ".json"
+    return match is not None and match[1] not in ("blobs", "metrics", VALIDATIONS) and match[3] == ".json"
 
 
 def is_body(uri: str) -> bool:
