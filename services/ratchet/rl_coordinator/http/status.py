@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -20,7 +20,7 @@ from ratchet.core.contract.http.status import (
 )
 from ratchet.core.contract.policy_manifest import ADAPTER
 from ratchet.core.contract.snapshot import PAIRS
-from ratchet.core.contract.state import ENDED, READY, Job, JobState, Route
+from ratchet.core.contract.state import ENDED, READY, Job, JobState, PolicyVersion, Route
 from ratchet.core.rules.access import KeyScope, RoleSet
 from ratchet.core.rules.algorithms import dataset_format
 from ratchet.core.service.control_api import ControlApi
@@ -28,7 +28,6 @@ from ratchet.rl_coordinator.http.models import RoleFilter
 from ratchet.rl_coordinator.jobs import Jobs
 from ratchet.rl_coordinator.jobs.domain.jobs import ACTIVE
 from ratchet.rl_coordinator.registry import Registry
-from ratchet.rl_coordinator.registry.domain import Policies
 from ratchet.rl_coordinator.triggers import Triggers
 
 WAITING = 100
@@ -63,7 +62,7 @@ class StatusRoutes:
         known = sorted(role for role in every if role in roles)
         policies = dict(zip(known, await asyncio.gather(*map(self.registry.policies.policies_of, known)), strict=True))
         models = [model for of_one in policies.values() for model in of_one.models()]
-        statuses = {role: _adapter_status(policies[role], of_role.get(role, [])) for role in known}
+        statuses = {role: _adapter_status(policies[role].versions.values(), of_role.get(role, [])) for role in known}
         amounts = self.jobs.abilities.amounts
         return StatusOut(
             training_enabled=self.jobs.abilities.training_enabled,
@@ -162,9 +161,9 @@ def _by_state(jobs: Sequence[Job]) -> dict[str, int]:
     return {state.value: tally[state] for state in JobState}
 
 
-def _adapter_status(policies: Policies, jobs: Sequence[Job]) -> str | None:
+def _adapter_status(policies: Iterable[PolicyVersion], jobs: Sequence[Job]) -> str | None:
     """Of a role's newest adapter, else of its newest training; None where there is neither. `jobs`: oldest first."""
-    adapters = [policy for policy in policies.versions.values() if policy.kind == ADAPTER]
+    adapters = [policy for policy in policies if policy.kind == ADAPTER]
     if adapters:
         return max(adapters, key=lambda policy: policy.version).status
     return jobs[-1].policy_status if jobs else None
