@@ -38,12 +38,12 @@ class Case:
 def check(name: str, service: str = "gateway") -> dict[str, str]:
     """A check that fails from minute 2 until minute 14, in two processes of a service."""
     labels = f'job="ratchet",service="{service}",check="{name}"'
-    return {f'ratchet_check_failing{{{labels},instance="{one}"}}': "0+0x1 1+0x11 0+0x20" for one in TWICE}
+    return {f'ratchet_check_failing{{{labels},instance="{process}"}}': "0+0x1 1+0x11 0+0x20" for process in TWICE}
 
 
 def gauge(metric: str, labels: str, bad: float) -> dict[str, str]:
     """A gauge that is too high from minute 2 until minute 14, in two processes."""
-    return {f'{metric}{{{labels},instance="{one}"}}': f"0+0x1 {bad:g}+0x11 0+0x20" for one in TWICE}
+    return {f'{metric}{{{labels},instance="{process}"}}': f"0+0x1 {bad:g}+0x11 0+0x20" for process in TWICE}
 
 
 def event(metric: str, labels: str) -> dict[str, str]:

@@ -160,7 +160,7 @@ def _thresholds(panel: Panel) -> Json:
 def _variables(board: Board) -> list[Json]:
     """Those that queries of the board, or its marks, ask for."""
     queries = " ".join(
-        [DECIDED, *(query for row in board.rows.values() for one in row for query in one.shows.values())]
+        [DECIDED, *(query for row in board.rows.values() for panel in row for query in panel.shows.values())]
     )
     return [_variable(name, **spec) for name, spec in VARIABLES.items() if f"${name}" in queries]
 

@@ -16,7 +16,7 @@ from tests.support.compose import REPOSITORY, services
 from tests.support.eventful_exporter import import_all_metrics
 from tools.dashboard.__main__ import dashboards, main
 from tools.dashboard.boards import BOARDS, UNSHOWN
-from tools.dashboard.grafana import DECIDED, RUNBOOK
+from tools.dashboard.grafana import DECIDED, RUNBOOK, anchor
 from tools.dashboard.panels import FILTERS, Board, Panel
 
 WRITTEN = dashboards()
@@ -129,7 +129,7 @@ def test_a_panel_reads_metrics_that_exist(board: Board, panel: Panel) -> None:
 
 @pytest.mark.parametrize(("board", "panel"), PANELS, ids=NAMES)
 def test_a_panel_has_a_unit_thresholds_and_a_sentence(board: Board, panel: Panel) -> None:
-    (written,) = (one for one in of_kind(board.name, "panel") if one["title"] == panel.title)
+    (written,) = (made for made in of_kind(board.name, "panel") if made["title"] == panel.title)
     defaults = written["fieldConfig"]["defaults"]
     assert defaults["unit"] in UNITS
     assert defaults["thresholds"]["steps"][0]["value"] is None
@@ -140,18 +140,18 @@ def test_a_panel_has_a_unit_thresholds_and_a_sentence(board: Board, panel: Panel
 
 @pytest.mark.parametrize(("board", "panel"), PANELS, ids=NAMES)
 def test_a_panel_links_pages_that_exist(board: Board, panel: Panel) -> None:
-    sections = {f"/d/{RUNBOOK}?viewPanel=panel-{one['id']}" for one in of_kind("runbook", "panel")}
+    sections = {f"/d/{RUNBOOK}?viewPanel=panel-{section['id']}" for section in of_kind("runbook", "panel")}
     views = (REPOSITORY / "services/ratchet/console/web/src/views.ts").read_text()
     paths = {f"${{console}}/{path}" for path in re.findall(r'path: "(\w+)"', views)}
 
-    (written,) = (one for one in of_kind(board.name, "panel") if one["title"] == panel.title)
+    (written,) = (made for made in of_kind(board.name, "panel") if made["title"] == panel.title)
     assert {link["url"] for link in written["links"]} <= sections | paths
 
 
 def test_every_alert_has_its_section_in_the_runbook() -> None:
-    titles = {re.sub(r"[^a-z0-9 -]", "", one["title"].lower()).replace(" ", "-") for one in of_kind("runbook", "panel")}
+    sections = {anchor(panel["title"]) for panel in of_kind("runbook", "panel")}
 
-    assert {rule["annotations"]["runbook"].partition("#")[2] for rule in RULES} <= titles
+    assert {rule["annotations"]["runbook"].partition("#")[2] for rule in RULES} <= sections
 
 
 def test_the_runbook_links_nothing_that_grafana_lacks() -> None:

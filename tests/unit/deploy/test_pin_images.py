@@ -55,7 +55,7 @@ def test_image_gets_the_digest_of_its_tag(registry: str) -> None:
     assert pin(f"    image: {registry}/team/thing:1.2\n") == (f"    image: {registry}/team/thing:1.2@{DIGEST}\n", [])
 
 
-def test_digest_that_differs_from_the_tag_s_stays_and_is_reported(registry: str) -> None:
+def test_digest_that_its_tag_no_longer_has_stays_and_is_reported(registry: str) -> None:
     text = f"ARG BASE={registry}/team/thing:1.2@{OTHER}\n"
 
     assert pin(text) == (text, [f"{registry}/team/thing:1.2: its tag has {DIGEST} by now; {OTHER} stays"])
