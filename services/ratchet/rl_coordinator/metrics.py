@@ -32,6 +32,7 @@ SNAPSHOT_SECONDS = Histogram(
 def count_jobs(jobs: Collection[Job], pools: Iterable[str]) -> None:
     """Set the gauge of every state and pool, also of those without a job, and of every role."""
     still_open = Tally(job.pool for job in jobs if job.state not in ENDED)
+    OPEN_JOBS.clear()  # of a pool that no setting names any more
     for pool in {*pools, *still_open}:
         OPEN_JOBS.labels(pool).set(still_open[pool])
     for role, row in failures_in_a_row(jobs).items():

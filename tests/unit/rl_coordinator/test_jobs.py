@@ -441,6 +441,12 @@ def test_no_series_of_events_moves_a_job_back_or_out_of_its_end(story: list[tupl
         current = following
 
 
+def test_pool_of_no_setting_has_no_open_jobs_after_its_last_one() -> None:
+    count_jobs([job(state="queued", pool="gone")], ["idle"])
+    count_jobs([], ["idle"])
+    assert REGISTRY.get_sample_value("ratchet_open_jobs", {"pool": "gone"}) is None
+
+
 def test_open_jobs_are_counted_by_pool_also_of_pools_without_any() -> None:
     listed = [job(state=state, pool="tall") for state in ("queued", "dispatched", "running", "completed", "failed")]
     count_jobs(listed, ["tall", "idle"])
