@@ -16,7 +16,7 @@ from prometheus_client import Counter
 
 from ratchet.bus.tasks import Lasting
 from ratchet.core.contract.notifications import Receiver
-from ratchet.core.errors import Conflict, Unavailable
+from ratchet.core.errors import Conflict, RatchetError, Unavailable
 from ratchet.core.rules.alert_book import AlertBook
 from ratchet.core.service.alerts import Alerts
 from ratchet.notifier.domain.deliveries import (
@@ -130,7 +130,7 @@ class Delivery(Lasting):
         try:
             async with asyncio.timeout(MAKE_S):
                 report = await self._reports.due(receiver.reported, rules, now)
-        except (Unavailable, TimeoutError) as error:
+        except (RatchetError, TimeoutError) as error:  # whatever is wrong with a report, alerts go on
             log.warning("a report waits", receiver=rules.name, reason=str(error) or f"longer than {MAKE_S:g} s")
             self._waits_until_s = time.monotonic() + REMAKE_S
             return receiver
