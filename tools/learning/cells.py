@@ -285,6 +285,12 @@ PROCEDURAL = (
         " of them has to be the answer.",
     ),
     _procedural(
+        "word_sorting",
+        "reasoning-gym word_sorting",
+        "Three or four words of up to six letters, to be sorted up or down. A list with some of it right has a part of"
+        " the reward.",
+    ),
+    _procedural(
         "family_relationships",
         "reasoning-gym family_relationships",
         "What a member of a family of four or five is to another. The word for it has to be the answer.",

@@ -56,7 +56,7 @@ class Procedural:
             exam=[question.task for question in exam],
             shown=[question.shown for question in learnt],
             engine=Engine(self.max_tokens, seats=SEATS, prefix_tokens=PREFIX_TOKENS, together=8, dtype=BFLOAT16),
-            precision="bf16",
+            precision="bf16",  # half the processor time where there are instructions for it, and tries rose alike
             imitation=self.imitation,
             cycle=CYCLE,
         )
