@@ -113,9 +113,16 @@ def _names(schema: object) -> Iterator[str]:
     yield from re.findall(re.escape(REFERENCE.format(name="")) + r"(\w+)", json.dumps(schema))
 
 
+def _text(made: Mapping[str, Any]) -> str:
+    """A line a tool: request schemas are long, and are edited elsewhere."""
+    tools = ",\n".join(json.dumps(tool, ensure_ascii=False) for tool in made["tools"])
+    head = json.dumps({**made, "tools": []}, ensure_ascii=False)
+    return f"{head.removesuffix('[]}')}[\n{tools}\n]}}\n"
+
+
 def main(arguments: list[str]) -> int:
     """Write, or compare."""
-    text = json.dumps(profile(), indent=1, ensure_ascii=False) + "\n"
+    text = _text(profile())
     if "--check" not in arguments:
         FILE.write_text(text)
     elif not FILE.exists() or FILE.read_text() != text:
