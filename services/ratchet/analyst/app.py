@@ -95,11 +95,6 @@ def assembled(settings: Settings, bus: Bus, warehouse: Warehouse, deployer: Depl
     async def uses_gateway(role: str) -> bool:
         return await stored.has_starts(role, bus.now() - LENGTHS[-1])
 
-    async def look() -> None:
-        await runs.look()
-        held = await plans.every()
-        metrics.count([entry.value for entry in await store.every()], [entry.value for entry in held])
-
     def look_after_plans() -> Periodic:
         episodes = stored_episodes(stored)
         drafting = Drafting(deployer, coordinator, History(warehouse), episodes)
@@ -121,21 +116,13 @@ def assembled(settings: Settings, bus: Bus, warehouse: Warehouse, deployer: Depl
     sites = Sites(shared.allowed_hosts)
     callers = Authentication(api, keys.caller_of)
     server = HttpServer(callers, shared.http_host, settings.port, sites=sites, tls_file=shared.tls_file)
-    looking = WhileLeading(leadership, lambda: Looking(LOOK_S, look, "look at roles"))
-    adapting = WhileLeading(leadership, look_after_plans)
+    looking = WhileLeading(
+        leadership, lambda: Periodic(LOOK_S, runs.look, "look at roles"), lambda: metrics.LOOKED.set(0)
+    )
+    adapting = WhileLeading(leadership, look_after_plans, metrics.forget)
     checks = {"broker": bus.check, "warehouse": warehouse.check, "keys": keys.ready, "leader": leadership.check}
     notes = {"unreadable_keys": keys.check, "audit": audit.check}
     return App(NAME, [audit, keys, leadership, looking, adapting, server], checks, notes=notes)
-
-
-class Looking(Periodic):
-    """Looks at roles while this analyst leads; a standby shows no patterns and plans."""
-
-    async def run(self) -> None:
-        try:
-            await super().run()
-        finally:
-            metrics.stepped_down()
 
 
 def _runs(shared: SharedSettings, bus: Bus, stored: StoredEpisodes, leadership: Leadership) -> Runs:

@@ -31,17 +31,15 @@ STANDING = (PATTERNS, PLANS, PLAN_SUCCESS, IMPROVEMENT)
 """Shown by the one that leads alone."""
 
 
-def stepped_down() -> None:
-    """Show nothing: the one that leads does."""
-    LOOKED.set(0)
+def forget() -> None:
+    """Show no patterns and plans: the one that leads does."""
     for gauge in STANDING:
         gauge.clear()
 
 
 def count(patterns: Iterable[Pattern], plans: Iterable[AdaptationPlan]) -> None:
     """Show what there is now."""
-    for gauge in STANDING:
-        gauge.clear()
+    forget()
     for pattern in patterns:
         PATTERNS.labels(pattern.role, pattern.state).inc()
     ended: defaultdict[str, list[bool]] = defaultdict(list)

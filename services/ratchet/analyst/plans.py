@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 import structlog
 from msgspec.structs import replace
 
+from ratchet.analyst import metrics
 from ratchet.analyst.domain.patterns import CLOSED, DISMISSED, OPEN
 from ratchet.analyst.domain.plan import (
     ANALYST,
@@ -87,6 +88,7 @@ class Plans:
         known, entries = await self.patterns.every(), await self.store.every()
         patterns = {entry.value.pattern_id: entry.value for entry in known}
         plans = [entry.value for entry in entries]
+        metrics.count(patterns.values(), plans)
         for role in {plan.role for plan in plans}:
             await self._guarded(self._publish_missing(role, [plan for plan in plans if plan.role == role]), role)
         busy = {plan.role for plan in plans if plan.state == EXECUTING and changes_policy(plan)}

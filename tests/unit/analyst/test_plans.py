@@ -11,7 +11,9 @@ import httpx
 import msgspec
 import numpy as np
 import pytest
+from prometheus_client import REGISTRY
 
+from ratchet.analyst import metrics
 from ratchet.analyst.domain.plan import stepped
 from ratchet.analyst.drafting import Drafting
 from ratchet.analyst.effects import Effects, EpisodesOf
@@ -153,6 +155,23 @@ async def test_an_open_pattern_gets_one_draft_which_waits(world: World) -> None:
     assert (plan.state, plan.change.kind, plan.pattern_id) == ("draft", "bundle", pattern_of().pattern_id)
     assert await world.steps() == ["plan_draft"]
     assert world.programs.asked == []
+
+
+async def test_a_look_shows_the_patterns_and_plans_that_it_reads(world: World) -> None:
+    analyst = world.analyst()
+    for _ in range(2):  # the first one makes the draft
+        await analyst.look()
+    names = {"patterns": "open", "plans": "draft"}
+
+    def shown() -> list[float | None]:
+        return [
+            REGISTRY.get_sample_value(f"ratchet_analyst_{name}", {"role": "shop", "state": state})
+            for name, state in names.items()
+        ]
+
+    assert shown() == [1, 1]
+    metrics.forget()
+    assert shown() == [None, None]
 
 
 async def test_a_low_risk_plan_runs_by_itself_where_a_role_is_named() -> None:

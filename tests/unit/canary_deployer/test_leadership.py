@@ -142,9 +142,12 @@ async def test_a_component_ends_with_the_lead_and_begins_anew_with_the_next_term
     bus, clock = fake_bus(), FakeClock()
     mine, other = deployer(bus, clock, "mine"), deployer(bus, clock, "other")
     workers = [Worker(), Worker()]
-    coming = iter(workers)
+    coming, ended = iter(workers), list[list[bool]]()
 
-    async with running(WhileLeading(mine, lambda: next(coming))):
+    def note() -> None:
+        ended.append([worker.ended.is_set() for worker in workers])
+
+    async with running(WhileLeading(mine, lambda: next(coming), note)):
         await mine.beat()
         await workers[0].begun.wait()
         await other.beat()
@@ -155,7 +158,8 @@ async def test_a_component_ends_with_the_lead_and_begins_anew_with_the_next_term
         clock.advance(TAKEOVER_S)
         await mine.beat()
         await workers[1].begun.wait()
-    assert workers[1].ended.is_set()
+        assert ended == [[True, False]]
+    assert ended == [[True, False], [True, True]]
 
 
 class Worker:

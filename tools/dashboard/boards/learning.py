@@ -10,9 +10,10 @@ LEARNING = Board(
         "Mining": (
             Panel(
                 title="Trajectories looked at",
-                why="Per second, by role; none while no window has ended, or too few trajectories are in it.",
+                why="Per second, by role. A window with too few of them is not looked at.",
                 unit="cps",
                 shows=rate("ratchet_analyst_episodes_total", "role"),
+                needs="a window that has ended",
             ),
             Panel(
                 title="Hypotheses tested",

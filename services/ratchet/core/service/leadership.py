@@ -244,9 +244,13 @@ class Leadership:
 class WhileLeading:
     """Runs a component for as long as this process leads: a new one in every term."""
 
-    def __init__(self, leadership: Leadership, build: Callable[[], Component]) -> None:
+    def __init__(
+        self, leadership: Leadership, build: Callable[[], Component], ended: Callable[[], None] = lambda: None
+    ) -> None:
+        """`ended`: called once a component has ended, such as to show no more what only a leader shows."""
         self._leadership = leadership
         self._build = build
+        self._ended = ended
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
@@ -270,6 +274,7 @@ class WhileLeading:
             await working
         finally:
             await end(working)
+            self._ended()
 
 
 async def _first(*waits: Callable[[], Awaitable[object]]) -> None:
