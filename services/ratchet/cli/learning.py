@@ -7,7 +7,7 @@ import typer
 from ratchet.cli.api import post
 from ratchet.cli.endpoints import locate
 from ratchet.cli.options import HERE, AsJson, Directory, DryRun, RoleArgument
-from ratchet.cli.output import console, follow_up, print_answer, print_dry_run, print_facts
+from ratchet.cli.output import console, follow_up, print_answer, print_dry_run, print_facts, progress
 from ratchet.cli.patterns import ANALYST
 from ratchet.core.contract.http.analyst import AnalysisIn, AnalysisOut
 
@@ -24,7 +24,8 @@ def analyze(role: RoleArgument, dry_run: DryRun = False, as_json: AsJson = False
     if dry_run:
         print_dry_run(f"POST {endpoints.url(ANALYST)}/v1/analyses", body, as_json)
         return
-    answer = post(endpoints, ANALYST, "/v1/analyses", AnalysisOut, body, timeout_s=ANALYSIS_S)
+    with progress(f"looking at {role}", quiet=as_json):
+        answer = post(endpoints, ANALYST, "/v1/analyses", AnalysisOut, body, timeout_s=ANALYSIS_S)
     look = follow_up("patterns", "list", role, directory=directory)
 
     def show() -> None:
