@@ -14,9 +14,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import count
 from typing import Any
 
@@ -29,8 +30,8 @@ from ratchet_helpdesk.worlds import HELPDESK, WORLDS, World
 
 AGENT_ID = "helpdesk-agent"
 UNANSWERED = Verdict(success=False, fault="unanswered", model_calls=0, tool_calls=0, valid_tool_calls=0)
-MAX_ERRORS_IN_A_ROW = 50
-"""Unanswered tickets in a row after which the agents give up."""
+PATIENCE_S = 300.0
+"""The agents give up after so long without an answered ticket: an engine may share its processors with a training."""
 
 
 @dataclass(slots=True)
@@ -43,7 +44,6 @@ class Tally:
     """solved,"""
     errors: int = 0
     """and given up because the gateway did not answer."""
-    errors_in_a_row: int = 0
 
 
 class Pile:
@@ -76,12 +76,18 @@ class Pile:
             yield from [*world.draw_tasks(TRAIN, block, seed * 10_000 + part)] * tries
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Worker:
     """Plays one ticket after the other and reports each one's end."""
 
     agent: Agent
     tally: Tally
+    now: Callable[[], float] = time.monotonic
+    """In seconds."""
+    _answered_at: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._answered_at = self.now()
 
     async def work(self, task: Any) -> None:
         """One ticket from opening to end; a gateway that does not answer costs the ticket, not the agent."""
@@ -91,8 +97,7 @@ class Worker:
             await self._end(task, trajectory_id, verdict)
         except openai.APIError as error:
             self.tally.errors += 1
-            self.tally.errors_in_a_row += 1
-            if self.tally.errors_in_a_row >= MAX_ERRORS_IN_A_ROW:
+            if self.now() - self._answered_at >= PATIENCE_S:
                 raise error
             # Every trajectory ends with an outcome: a customer who got no answer was not helped.
             with suppress(openai.APIError):  # the ticket is counted as given up already
@@ -100,7 +105,7 @@ class Worker:
             return
         self.tally.trajectories += 1
         self.tally.successes += verdict.success
-        self.tally.errors_in_a_row = 0
+        self._answered_at = self.now()
 
     async def _end(self, task: Any, trajectory_id: str, verdict: Verdict) -> None:
         body = end_of(task, verdict, self.agent.world) | {

@@ -6,12 +6,14 @@ import random
 from collections import Counter
 from itertools import islice
 
+import httpx
+import openai
 import pytest
 
 from ratchet.local.demo.plan import DEMO
 from ratchet_helpdesk import BAD_DOMAIN, DOMAIN
-from ratchet_helpdesk.agent import in_parallel
-from ratchet_helpdesk.agents import Pile, end_of
+from ratchet_helpdesk.agent import Agent, in_parallel
+from ratchet_helpdesk.agents import PATIENCE_S, Pile, Tally, Worker, end_of
 from ratchet_helpdesk.clerk import EXPERT, play
 from ratchet_helpdesk.logbook import bad_tickets, drills, tickets
 from ratchet_helpdesk.world import TRAIN, Task, draw_tasks, kind_of
@@ -51,6 +53,30 @@ async def test_the_first_error_of_an_agent_is_the_error_of_all() -> None:
 
     with pytest.raises(LookupError, match="train-0-"):
         await in_parallel(3, iter(draw_tasks(TRAIN, 30, 0)), work)
+
+
+async def test_agents_give_up_after_a_while_without_an_answer_and_not_before() -> None:
+    answer = {"choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Hm."}}]}
+    now, answers = 0.0, False
+
+    def gateway(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json=answer) if answers else httpx.Response(503)
+
+    (task,) = draw_tasks(TRAIN, 1, 0)
+    async with httpx.AsyncClient(transport=httpx.MockTransport(gateway)) as http:
+        client = openai.AsyncOpenAI(base_url="http://gateway/v1", api_key="none", max_retries=0, http_client=http)
+        worker = Worker(Agent(client, "support"), Tally(), now=lambda: now)
+        await worker.work(task)
+        now = PATIENCE_S - 1
+        await worker.work(task)
+        answers = True
+        await worker.work(task)
+        answers, now = False, now + PATIENCE_S - 1
+        await worker.work(task)
+        now += 1
+        with pytest.raises(openai.InternalServerError):
+            await worker.work(task)
+    assert (worker.tally.errors, worker.tally.trajectories) == (4, 1)
 
 
 def test_end_of_a_trajectory_carries_the_verified_outcome_and_its_group() -> None:
