@@ -183,6 +183,12 @@ def test_readers_of_a_value_are_readers_of_its_bucket() -> None:
         assert reading <= {*bucket["writers"], *bucket.get("readers", ())}
 
 
+def test_consumers_of_what_agents_wrote_read_large_bodies() -> None:
+    bodies = json.loads((ROOT / "topics.json").read_text())["objects"]["bodies/<role>/<sha256>"]
+    consumers = {program for topic in CONTRACTS.topics.values() if topic.redacted for program in topic.consumers}
+    assert consumers <= {*bodies["readers"]}
+
+
 def test_every_program_in_the_registry_exists() -> None:
     registry = json.loads((ROOT / "topics.json").read_text())
     entries = [

@@ -124,23 +124,17 @@ def test_base_models_are_fetched_from_the_hub_only_when_switched_on() -> None:
     assert EXAMPLE["HUB"] == "0"
 
 
-def test_every_user_of_the_object_store_can_reach_one_elsewhere() -> None:
-    users = [name for name, one in services().items() if "RATCHET_S3_ENDPOINT" in one.get("environment", {})]
+def test_who_reads_or_writes_objects_has_their_key_and_a_way_elsewhere() -> None:
+    registry = json.loads((REPOSITORY / "contracts/topics.json").read_text())["objects"]
+    named = {program for kept in registry.values() for program in (*kept["writers"], *kept.get("readers", ()))}
+    programs = {name: spec.configured_as for name, spec in SETTINGS.items()}
+    programs |= {"trainer_gpu": "trainer_worker", "engine_vllm": "vllm_plugin", **dict.fromkeys(BY_HAND, "cli")}
+    users = {name for name, one in services().items() if "RATCHET_S3_ENDPOINT" in one.get("environment", {})}
 
-    engines = {"engine_local", "engine_vllm"}
-    workers = {
-        "rl_coordinator",
-        "trainer_worker",
-        "trainer_gpu",
-        PROMPT_WORKER,
-        "canary_deployer",
-        "console",
-        TRACKER.name,
-        WORKFLOWS.name,
-        ANALYST.name,
-    }
-    assert {"init", *workers, *engines, *BY_HAND} == set(users)
-    assert all("front" in services()[name]["networks"] for name in users)
+    assert {"init"} | {name for name, program in programs.items() if program in named} == users
+    for name in users:
+        assert compose()["x-objects"].items() <= services()[name]["environment"].items()
+        assert "front" in services()[name]["networks"]
     assert compose()["x-objects"]["RATCHET_S3_ENDPOINT"] == "${S3_ENDPOINT:-" + EXAMPLE["S3_ENDPOINT"] + "}"
 
 
