@@ -45,6 +45,8 @@ class Follower:
         which a process may have left that broke off.
         """
         begun: list[bytes] = []
+        if not self._log.is_file():  # between two starts
+            return []
         try:
             with self._log.open("rb") as file:
                 status = os.fstat(file.fileno())
@@ -53,7 +55,7 @@ class Follower:
                     self._inode, self._place, self._partial = status.st_ino, 0, b""
                 file.seek(self._place)
                 new = file.read()
-        except FileNotFoundError:  # between two starts
+        except FileNotFoundError:
             return []
         self._place += len(new)
         *lines, self._partial = begun + (self._partial + new).split(b"\n")
@@ -179,7 +181,7 @@ def log_of(directory: Path, service: str) -> Path:
 def logs_in(directory: Path) -> list[str]:
     """The names of those that have logs. Raises `NotFound` where there is none."""
     folder = directory / "logs"
-    known = sorted(path.stem for path in folder.glob("*.log"))
+    known = sorted(path.stem for path in folder.glob("*.log") if path.is_file())
     if not known:
         start = follow_up("up", directory=directory)
         raise NotFound(f"there are no logs in {folder}: no stack was started there yet; `{start}` starts one")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -173,3 +175,28 @@ def test_search_loses_no_line_to_a_log_that_is_cut_meanwhile(read: int, log: Pat
     before = list(itertools.islice(lines, read))
     cut_log(log, most_bytes=10)
     assert len(before) + len(list(lines)) == 10_001
+
+
+ODD = [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("gone")]
+"""Ways to make a path that is no regular file."""
+
+
+@pytest.mark.parametrize("make", ODD, ids=["folder", "pipe", "dangling link"])
+def test_path_that_is_no_regular_file_is_no_log(
+    make: Callable[[Path], object], log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(log.with_name("nats.log"))
+    make(log.with_name("rl_coordinator.log.20260302T090000000000"))
+    state = log.parent.parent
+    assert searched(state, capsys, "--grep", "") == ["one", "two", "three"]
+    assert main(["logs", "nats", "--dir", str(state)]) == 1
+    assert "there are those of rl_coordinator" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("make", ODD, ids=["folder", "pipe", "dangling link"])
+def test_followed_log_may_stop_being_a_regular_file(make: Callable[[Path], object], log: Path) -> None:
+    follower = Follower(log, 3)
+    assert len(follower.read()) == 3
+    log.unlink()
+    make(log)
+    assert follower.read() == []

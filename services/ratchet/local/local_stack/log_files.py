@@ -32,7 +32,7 @@ def log_tail(log: Path, lines: int = 12, reach: int = 8192, begin: int = 0) -> l
 
 def parts_of(log: Path) -> Sequence[Path]:
     """What the log held before, the oldest first."""
-    return sorted(log.parent.glob(f"{log.name}.[0-9]*T*"))
+    return sorted(part for part in log.parent.glob(f"{log.name}.[0-9]*T*") if part.is_file())
 
 
 def begin_log(log: Path) -> None:
