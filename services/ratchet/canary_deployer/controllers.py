@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from ratchet.bus.kv import Bucket
+from ratchet.canary_deployer import metrics
 from ratchet.canary_deployer.controller import RolloutController
 from ratchet.canary_deployer.domain.rollout import Rollout
 from ratchet.canary_deployer.kv_policies import KvPolicies
@@ -51,6 +52,7 @@ class Controllers:
             await asyncio.gather(*self._tasks.values())
         finally:
             self._running = False
+            metrics.stepped_down()
             self._controllers.clear()
             self._tasks.clear()
             self._stopping.clear()

@@ -52,10 +52,21 @@ BEHIND = Gauge(
     ["role"],
 )
 LEADING = Gauge("ratchet_deployer_leading", "1 while this deployer leads, 0 while it is a standby.")
+STANDING = (
+    *(TRAFFIC, REWARD_MEAN, COST_MEAN, ERROR_RATE, ENGINE_FAULTS, BENCHMARK, COMPLAINTS),
+    *(STAGE, DIFFERENCE, E_VALUE, SUSPENDED, LEASE, BEHIND),
+)
+"""Shown by the one that leads alone."""
 
 # From 0 on, so that the first event already shows as an increase.
 for _state in ("registered", "canary", "promoted", "rolled_back", "aborted", "superseded"):
     DEPLOYMENTS.labels(_state)
+
+
+def stepped_down() -> None:
+    """Show no rollout: the one that leads does."""
+    for gauge in STANDING:
+        gauge.clear()
 
 
 def show_rollout(rollout: Rollout, e_values: dict[str, dict[str, float]]) -> None:

@@ -99,6 +99,9 @@ class RolloutStore:
             if self.rollout is not None and self.rollout.state in WITH_TRAFFIC:
                 self._live, self.lost = await self._read_trajectories(self.rollout)
         self._loaded = True
+        if self.rollout is not None:
+            self._show(self.rollout)
+            metrics.show_gates(self.rollout)
         return self.rollout
 
     async def load_same(self, rollout: Rollout, states: Container[State]) -> Rollout | None:
@@ -165,10 +168,13 @@ class RolloutStore:
             self._unsaved = self._unsaved or rollout.statistics != before.statistics or places != places_before
             self.rollout = rollout
             metrics.count_errors(rollout, before)
-            metrics.show_rollout(rollout, e_values(rollout.statistics, rollout.under(self.context.rules)))
+            self._show(rollout)
         pause_s = min(LONGEST_SAVE_S, SAVE_S + SAVE_CHUNK_S * len(rollout.statistics.chunks))
         if self.context.monotonic() - self._saved_at >= (pause_s if self._unsaved else self.context.lease_s):
             await self.save(rollout)
+
+    def _show(self, rollout: Rollout) -> None:
+        metrics.show_rollout(rollout, e_values(rollout.statistics, rollout.under(self.context.rules)))
 
     async def _read_record(self) -> tuple[Entry[Rollout] | None, str | None]:
         """The record; and, where its statistics cannot be read and traffic depends on them, why not.

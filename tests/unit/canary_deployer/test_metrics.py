@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 from prometheus_client import REGISTRY
 
+from ratchet.bus.kv import Bucket
+from ratchet.bus.testing import eventually
 from ratchet.canary_deployer import metrics
-from ratchet.canary_deployer.domain.rollout import State
+from ratchet.canary_deployer.controllers import Controllers
+from ratchet.canary_deployer.domain.rollout import FAILED, Rollout, State
 from ratchet.canary_deployer.domain.summary import e_values
-from tests.support.canary_world import CanaryWorld, policy, quick_rules, start_of, turn_of
+from ratchet.core.contract.state import ROLLOUTS
+from tests.support.canary_world import CanaryWorld, FakeGate, policy, quick_rules, start_of, turn_of
 
 
 def value(name: str, **labels: str) -> float | None:
@@ -62,6 +68,26 @@ async def test_differences_and_stage_are_shown_while_a_rollout_has_traffic() -> 
     assert await world.play_to_the_end(stable=0.9, canary=0.2) == "rolled_back"
     assert value("ratchet_rollout_stage", role="support") == 0
     assert value("ratchet_rollout_difference", role="support", measure="failure", bound="mean") is None
+
+
+async def test_rollout_is_shown_by_the_deployer_that_leads_alone() -> None:
+    world = await CanaryWorld().with_policies(1, 2)
+    world.gates["heldout_tasks"] = FakeGate("heldout_tasks", FAILED, {"candidate_score": 0.25})
+    await world.until("refused")
+    metrics.stepped_down()
+    rollouts = Bucket(world.bus, ROLLOUTS, Rollout)
+    controllers = Controllers(lambda _: world.new_controller(), world.policies, rollouts, world.lead)
+    term = asyncio.create_task(controllers.run())
+
+    async def shown() -> bool:
+        return value("agent_rl_model_traffic_percentage", model_version=policy(1).name) == 100
+
+    await eventually(shown)
+    assert value("agent_rl_model_benchmark_score", model_version=policy(2).name, task_type="heldout") == 0.25
+    world.lead.leading = False
+    await controllers.stop()
+    await term
+    assert [sample for gauge in metrics.STANDING for family in gauge.collect() for sample in family.samples] == []
 
 
 async def test_decisions_are_counted_by_who_took_them() -> None:
