@@ -164,6 +164,7 @@ class Attempt:
             try:
                 await end(*beside)
             finally:
+                metrics.stop_showing(self.dispatch.request.role)
                 if self._child is not None:
                     self._child.kill()
         while final is not None:
@@ -308,9 +309,9 @@ class Attempt:
     async def _beat(self) -> None:
         """Report `running` at regular times from the moment the job is taken, also while its model is being fetched.
 
-        The next heartbeat makes up for a lost one.
+        The next heartbeat makes up for a lost one. Once another attempt owns the job there is none.
         """
-        while True:
+        while self._reason is not StopReason.FENCED:
             await asyncio.sleep(self._timing.heartbeat_s)
             if self._child is not None:
                 self._report.peak_memory_gb = max(self._report.peak_memory_gb, self._child.memory_gb())

@@ -52,11 +52,15 @@ def show(status: TrainingStatus) -> None:
         MEMORY.labels(status.role).set(status.resource_usage.peak_memory_gb * 1e9)
 
 
-def count_ended(status: TrainingStatus) -> None:
-    """Count an attempt that ended, which measures nothing any more."""
-    JOBS.labels(status.status).inc()
+def stop_showing(role: str) -> None:
+    """Show nothing of a role: its attempt measures nothing any more."""
     for gauge in (FIGURE, MEMORY):
-        gauge.remove_by_labels({"role": status.role})
+        gauge.remove_by_labels({"role": role})
+
+
+def count_ended(status: TrainingStatus) -> None:
+    """Count an attempt that ended."""
+    JOBS.labels(status.status).inc()
     if status.resource_usage is None:
         return
     for counter, used in ((COST, status.resource_usage.cost_usd), (GPU_HOURS, status.resource_usage.gpu_hours)):

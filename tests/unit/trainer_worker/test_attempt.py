@@ -12,9 +12,11 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+from prometheus_client import REGISTRY
 
 from ratchet.bus.kv import Bucket
 from ratchet.bus.received import Received
+from ratchet.bus.testing import eventually
 from ratchet.core.contract import Message, TrainingDispatch, TrainingStatus
 from ratchet.core.contract.state import JOBS, Job
 from ratchet.core.contract.training import Hyperparameters
@@ -160,6 +162,25 @@ async def test_training_with_long_train_steps_has_the_time_to_leave_a_checkpoint
     assert status.status == "cancelled"
     assert status.artifacts is not None
     assert status.artifacts.checkpoint in blobs.blobs
+
+
+@pytest.mark.parametrize("reason", [StopReason.CANCELLED, StopReason.FENCED])
+async def test_figures_are_shown_until_the_attempt_has_ended(tmp_path: Path, reason: StopReason) -> None:
+    slot = FakeSlot([progressed(1.0)], [Stopped(step=2)])
+    one = training_attempt(tmp_path, Publisher(), MemoryBlobs(), slot, heartbeat_s=0.01, grace_s=0.0)
+    running = asyncio.create_task(one.run())
+
+    async def shown() -> bool:
+        return loss(one.dispatch.request.role) == 1.0
+
+    await eventually(shown)
+    one.request_stop(reason)
+    await running
+    assert loss(one.dispatch.request.role) is None
+
+
+def loss(role: str) -> float | None:
+    return REGISTRY.get_sample_value("ratchet_training_figure", {"role": role, "figure": "loss"})
 
 
 async def test_a_training_that_does_not_stop_is_killed_after_its_grace(tmp_path: Path) -> None:
