@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from ratchet.core.contract.notifications import ReportKind
 from ratchet.core.errors import ConfigError
 from ratchet.core.rules.arms import ROLE
 from ratchet.core.service.settings import FROM_JSON, HttpAddress, ServiceSettings
@@ -77,7 +78,7 @@ class ReceiverSettings(BaseModel):
     quiet_hours: Annotated[str, AfterValidator(_hours)] | None = None
     """Hours in which it gets only what is critical, such as `22:00-07:00 Europe/Berlin`; the rest comes after them."""
 
-    reports: tuple[Literal["daily", "weekly", "job"], ...] = ()
+    reports: tuple[ReportKind, ...] = ()
     """Reports that it gets, of its roles: `daily` at 08:00 UTC, `weekly` on Mondays, `job` of a training that ended."""
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal, get_args
 
 from msgspec import field
 
@@ -16,6 +16,8 @@ FIRING, RESOLVED = "firing", "resolved"
 """States of an alert in a notification."""
 MOST_ALERTS = 100
 """Most alerts that one notification lists; it counts the others."""
+ReportKind = Literal["daily", "weekly", "job"]
+"""Of a report: of a day, a week or a training."""
 
 
 class NotifiedAlert(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -44,7 +46,7 @@ class NotifiedAlert(Value, frozen=True, kw_only=True, omit_defaults=True):
 class SentReport(Value, frozen=True, kw_only=True, omit_defaults=True):
     """A report of a day, a week or a training."""
 
-    kind: Annotated[str, listed("daily", "weekly", "job")]
+    kind: Annotated[str, listed(*get_args(ReportKind))]
     title: Text
     since: Zoned
     until: Zoned

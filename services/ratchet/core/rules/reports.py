@@ -15,6 +15,7 @@ from typing import TypeVar
 from ratchet.bus.message import JsonObject
 from ratchet.core.contract.http.jobs import JobOut
 from ratchet.core.contract.http.statistics import GroupOut
+from ratchet.core.contract.notifications import ReportKind
 from ratchet.core.rules.alert_book import Noticed
 from ratchet.core.rules.job_facts import facts_of, figures_of, sentence_of
 from ratchet.core.rules.redaction import redacted
@@ -22,8 +23,9 @@ from ratchet.core.rules.texts import one_line
 
 T = TypeVar("T")
 
-DAILY, WEEKLY, JOB = "daily", "weekly", "job"
-"""Kinds of reports that are sent."""
+DAILY: ReportKind = "daily"
+WEEKLY: ReportKind = "weekly"
+JOB: ReportKind = "job"
 SPANS = {DAILY: timedelta(days=1), WEEKLY: timedelta(weeks=1)}
 """What a report of a time is about."""
 MOST_LISTED = 20
