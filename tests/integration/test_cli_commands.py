@@ -96,6 +96,7 @@ def in_one_process(tmp_path: Path, commands: list[list[str]]) -> list[tuple[int,
         capture_output=True,
         text=True,
         timeout=300,
+        cwd=tmp_path,  # some commands write where they are typed
     )
     assert done.returncode == 0, done.stderr
     return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
