@@ -1,7 +1,8 @@
-"""Folders that appear whole."""
+"""Folders that appear whole, and that processes hold against each other."""
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -16,3 +17,12 @@ def becoming(folder: Path) -> Generator[Path]:
     partial.mkdir(parents=True)
     yield partial
     partial.rename(folder)
+
+
+@contextmanager
+def alone(folder: Path) -> Generator[None]:
+    """Hold a folder against other processes that ask for it so."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

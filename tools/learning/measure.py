@@ -38,7 +38,7 @@ from tools.learning.cells import (
     learner_digest,
 )
 from tools.learning.offline import PlayedByPolicy
-from tools.learning.workshop import Lesson, Policy, Workshop
+from tools.learning.workshop import Lesson, Policy, Workshop, kept_format
 from tools.learning.worlds import open_world
 from tools.learning.worlds.base import World
 from tools.learning.worlds.public import PublicTasks
@@ -57,7 +57,7 @@ def measure(cell: Cell, work: Path, threads: int = 1) -> Result:
     """Measure a cell; its policies and exams stay in `work`, and what is there is not made again."""
     torch.set_num_threads(threads)
     experiment = EXPERIMENTS[cell.experiment]
-    world = open_world(experiment.world, cell.seed)
+    world = world_of(cell, work)
     root = work / experiment.world / digest_of(world) / f"seed-{cell.seed}"
     lesson = Lessons(experiment, cell.variant, Workshop(world, root, threads))
     measured, refused = lesson.measured()
@@ -77,6 +77,12 @@ def measure(cell: Cell, work: Path, threads: int = 1) -> Result:
         load=round(os.getloadavg()[1], 2),
         refused=refused,
     )
+
+
+def world_of(cell: Cell, work: Path) -> World:
+    """Whose tasks it plays; public ones in the number format of the folder."""
+    world = open_world(EXPERIMENTS[cell.experiment].world, cell.seed)
+    return world.computed_in(kept_format(work)) if isinstance(world, PublicTasks) else world
 
 
 def digest_of(world: World) -> str:

@@ -136,7 +136,8 @@ from what was played. Held-out tasks are the same for all seeds, and no training
 drawn without end the exam is drawn first, and no training task is the twin of one of it (3 + 4 and 4 + 3). A seed draws
 demonstrations, training tasks, their order and every token. Rejection sampling, which is supervised fine-tuning on the
 solved tries, stands beside RLOO with as many tries; `{IMITATION}` imitates as many right answers, which the other two
-never see. Nothing was tuned on held-out tasks. {drawn}
+never see. Nothing was tuned on held-out tasks. Numbers have 16 bits where a short measurement of the processor, at the
+start, shows that it multiplies clearly faster in bfloat16, and else 32. {drawn}
 
 *Gain* is over the policy after imitation on the same tasks. In brackets the 95 % interval of a bootstrap that draws
 seeds and held-out tasks again ({REPLICATES:,} times); of one seed it is over tasks alone. *Better* and *worse*: the
@@ -145,13 +146,18 @@ are trainings that a health check ended."""
 
 
 def _section(results: Sequence[Result], experiment: Experiment) -> Iterator[str]:
-    numbers = ", ".join(f"{name} {value:g}" for name, value in results[0].recipe.items())
-    yield f"Recipe: {numbers}; {experiment.cycles} cycles of {experiment.trajectories} tries."
+    yield f"Recipe: {_numbers(results)}; {experiment.cycles} cycles of {experiment.trajectories} tries."
     yield _table(results, experiment)
     yield "\n".join(_verdicts(results, experiment))
     if experiment.examined > 1:
         yield _curve(results, experiment)
     yield from ("- refused: " + f"{one.variant}, seed {one.seed}: {one.refused}" for one in results if one.refused)
+
+
+def _numbers(results: Sequence[Result]) -> str:
+    """Of the recipe; all that the cells had, where they differ."""
+    values = {name: sorted({result.recipe[name] for result in results}) for name in results[0].recipe}
+    return ", ".join(f"{name} {' or '.join(f'{value:g}' for value in each)}" for name, each in values.items())
 
 
 def _table(results: Sequence[Result], experiment: Experiment) -> str:

@@ -55,9 +55,9 @@ def read_tried(file: Path) -> list[Tried]:
 def try_task(name: str, work: Path) -> Tried:
     """Warm a policy up and let it try training questions."""
     # Torch takes seconds to import.
-    from tools.learning.workshop import Workshop  # noqa: PLC0415
+    from tools.learning.workshop import Workshop, kept_format  # noqa: PLC0415
 
-    world = PROCEDURAL[name].world(0)
+    world = PROCEDURAL[name].world(0).computed_in(kept_format(work))
     workshop = Workshop(world, work / name)
     began = time.process_time()
     policy = workshop.first()

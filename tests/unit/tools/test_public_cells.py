@@ -13,9 +13,9 @@ from ratchet.core.contract.training import Lora
 from ratchet.local.demo.plan import Reinforced, Supervised
 from ratchet_helpdesk.heldout import GREEDY, SAMPLED
 from tests.support.tiny_models import write_tiny_model
-from tools.learning.cells import RLOO, Experiment, Measured, Variant
-from tools.learning.measure import Lessons, digest_of
-from tools.learning.workshop import EXAM, FIGURES, Policy, TakenExam, Workshop
+from tools.learning.cells import RLOO, Cell, Experiment, Measured, Variant
+from tools.learning.measure import Lessons, digest_of, world_of
+from tools.learning.workshop import EXAM, FIGURES, NUMBER_FORMAT, Policy, TakenExam, Workshop
 from tools.learning.worlds.base import Engine, Outcome, Task
 from tools.learning.worlds.public import PublicTasks
 from tools.learning.worlds.single_answers import SingleAnswer, shown_text
@@ -88,12 +88,27 @@ def test_what_cell_took_is_of_all_its_runs_and_not_of_what_its_seed_shares(model
 def test_what_another_recipe_made_is_not_taken_for_this_ones(model: Path) -> None:
     world = colours(model)
     others = [
-        replace(world, precision="bf16"),
+        world.computed_in("bfloat16"),
         replace(world, engine=replace(world.engine, dtype="bfloat16")),
         replace(world, imitation=replace(world.imitation, steps=2)),
     ]
     assert len({digest_of(recipe) for recipe in (world, *others)}) == 4
     assert digest_of(replace(world, seed=1)) == digest_of(world)
+
+
+def test_a_cell_measures_its_number_format_once_for_its_folder(tmp_path: Path) -> None:
+    cell = Cell("typed_json", RLOO, 0)
+    measured, again = (world_of(cell, tmp_path / "work") for _ in range(2))
+    assert measured.precision in {"bf16", "fp32"}
+    assert (again.precision, again.recipe()) == (measured.precision, measured.recipe())
+    assert (tmp_path / "work" / NUMBER_FORMAT).read_text() == measured.engine.dtype
+
+
+@pytest.mark.parametrize(("dtype", "precision", "bits"), [("float32", "fp32", 32), ("bfloat16", "bf16", 16)])
+def test_a_cell_keeps_the_number_format_of_its_folder(tmp_path: Path, dtype: str, precision: str, bits: int) -> None:
+    (tmp_path / NUMBER_FORMAT).write_text(dtype)
+    world = world_of(Cell("typed_json", RLOO, 0), tmp_path)
+    assert (world.engine.dtype, world.precision, world.recipe()["bits of a number"]) == (dtype, precision, bits)
 
 
 def test_variants_share_the_first_policy_and_the_models_own_exam(model: Path, tmp_path: Path) -> None:

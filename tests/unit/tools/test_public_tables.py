@@ -73,6 +73,11 @@ def test_rloo_stands_beside_rejection_sampling_of_the_same_seeds() -> None:
     assert "- rloo beside rejection sampling: greedy *not shown*, +0.25" in text
 
 
+def test_a_recipe_names_all_that_cells_had_where_they_differ() -> None:
+    cells = [cell(RLOO, seed, "0001", "0011", recipe={"bits of a number": bits}) for seed, bits in enumerate((32, 16))]
+    assert "Recipe: bits of a number 16 or 32; 2 cycles" in draw_public(cells)
+
+
 def test_what_was_not_measured_is_planned() -> None:
     text = draw_public([cell(RLOO, 0, "0001", "0011", "0111")])
     assert "| 5 of 6 |" in text.partition("### Planned")[2]

@@ -27,7 +27,7 @@ LONGEST_TEXT = 650
 """Letters of function and question together: a core reads about 350 tokens a second."""
 JSON_TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": "string"}
 """What JSON schema calls BFCL's types."""
-ENGINE = Engine(max_tokens=72, seats=32, together=8, prefix_tokens=40_000, dtype="float32")
+ENGINE = Engine(max_tokens=72, seats=32, together=8, prefix_tokens=40_000)
 IMITATION = Supervised(examples=96, steps=24, learning_rate=1e-3, batch=8)
 
 

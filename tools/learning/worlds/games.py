@@ -30,7 +30,7 @@ GUESSES = 3
 PILES = range(1, 7)
 TRAINING_GAMES, HELD_OUT_GAMES = 96, 40
 """Of each game."""
-ENGINE = Engine(max_tokens=10, seats=32, prefix_tokens=20_000, together=8, dtype="float32")
+ENGINE = Engine(max_tokens=10, seats=32, prefix_tokens=20_000, together=8)
 IMITATION = Supervised(examples=48, steps=12, learning_rate=1e-3, batch=8)
 CYCLE = Reinforced(sample_size=160, learning_rate=5e-4, epochs=1, batch=32)
 _GAME = -1

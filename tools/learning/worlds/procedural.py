@@ -6,7 +6,6 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from ratchet.core.contract.policy_manifest import BFLOAT16
 from ratchet.local.demo.plan import Reinforced, Supervised
 from tools.learning.worlds.base import Engine
 from tools.learning.worlds.public import Demonstration, PublicTasks
@@ -55,8 +54,7 @@ class Procedural:
             tasks=[question.task for question in learnt],
             exam=[question.task for question in exam],
             shown=[question.shown for question in learnt],
-            engine=Engine(self.max_tokens, seats=SEATS, prefix_tokens=PREFIX_TOKENS, together=8, dtype=BFLOAT16),
-            precision="bf16",  # half the processor time where there are instructions for it, and tries rose alike
+            engine=Engine(self.max_tokens, seats=SEATS, prefix_tokens=PREFIX_TOKENS, together=8),
             imitation=self.imitation,
             cycle=CYCLE,
         )

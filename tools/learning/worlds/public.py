@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from ratchet.bus.message import JsonObject
+from ratchet.core.contract.policy_manifest import BFLOAT16, FLOAT32
 from ratchet.core.contract.snapshot import TrajectoryRow
 from ratchet.core.contract.training import Lora
 from ratchet.core.errors import RatchetError
@@ -61,11 +62,15 @@ class PublicTasks:
     cycle: Reinforced
     lora: Lora = LORA
     precision: str = "fp32"
-    """As the engine's: two computations of a token in bfloat16 are a tenth of a nat apart, and a step moves it less."""
     exam_seed: int = EXAM_SEED
     model: Callable[[], Path] = smollm2
     """Where the model before any training lies."""
     judges_base: bool = True
+
+    def computed_in(self, number_format: str) -> PublicTasks:
+        """The same, with engine and trainer in that format: what one samples the other scores."""
+        precision = {FLOAT32: "fp32", BFLOAT16: "bf16"}[number_format]
+        return replace(self, engine=replace(self.engine, dtype=number_format), precision=precision)
 
     def recipe(self) -> Mapping[str, float]:
         """See `World`."""
