@@ -46,6 +46,8 @@ class Variant:
     """Of a cycle; None: the experiment's."""
     remembers: bool = False
     """Lone tries are compared with the persistent baseline of their ticket, else with the mean of their cycle."""
+    shortest_first: bool = False
+    """Training tasks come in the order of their length over all cycles; else each cycle draws its own."""
     behind: int = 0
     """How many versions older than the policy that learns the one is that plays."""
     seeds: Sequence[int] = SEEDS
@@ -245,71 +247,69 @@ BESIDE_ANSWERS = (
 """And what right answers would teach, which neither of them sees."""
 
 
-def _procedural(name: str, title: str, asks: str, *, cycles: int = 10) -> Experiment:
-    """Of questions that are drawn without end, with an exam at the end."""
+CURRICULUM = Variant(name="rloo, shortest first", tries=PUBLIC_TRIES, shortest_first=True, seeds=FIRST_SEED)
+
+
+def _public(name: str, title: str, asks: str, *more: Variant) -> Experiment:
+    """Of ten cycles of 128 tries, with an exam at the end."""
     return Experiment(
         name=name,
         world=name,
         title=title,
         asks=asks,
-        variants=BESIDE_ANSWERS,
-        cycles=cycles,
+        variants=(*BESIDE_ANSWERS, *more),
+        cycles=10,
         trajectories=128,
-        examined=cycles,
+        examined=10,
     )
 
 
 PROCEDURAL = (
-    _procedural(
+    _public(
         "typed_json",
         "Strict JSON",
         "One line of JSON with two to four keys, each of the type that the question names; the types are drawn."
         " Right: the answer is that object and nothing else, no key is missing, too many or of another type. An object"
         " with some of it right has a part of the reward. Questions and judge are made here.",
     ),
-    _procedural(
+    _public(
         "chain_sum",
         "reasoning-gym chain_sum",
         "Sums and differences of two numbers with one digit, or with two. The whole number has to be the answer.",
     ),
-    _procedural(
+    _public(
         "needle_haystack",
         "reasoning-gym needle_haystack",
         "Three to five statements of what persons like and dislike, and a question after one of them. The name has to"
         " be the answer.",
     ),
-    _procedural(
+    _public(
         "number_format",
         "reasoning-gym number_format",
         "Two or three numbers up to 10,000, plain, with commas or in scientific notation. The largest or the smallest"
         " of them has to be the answer.",
     ),
-    _procedural(
+    _public(
         "word_sorting",
         "reasoning-gym word_sorting",
         "Three or four words of up to six letters, to be sorted up or down. A list with some of it right has a part of"
-        " the reward.",
+        " the reward. A variant has the training questions in the order of their length, the shortest in the first"
+        " cycle.",
+        CURRICULUM,
     ),
-    _procedural(
+    _public(
         "family_relationships",
         "reasoning-gym family_relationships",
         "What a member of a family of four or five is to another. The word for it has to be the answer.",
     ),
 )
-BFCL = Experiment(
-    name="bfcl",
-    world="bfcl",
-    title="BFCL: simple calls",
-    asks=(
-        "Python's single calls of the Berkeley Function Calling Leaderboard, in Hermes' form. A call has to be the only"
-        " one and to match the accepted values as BFCL's own checker compares them. One half of the tasks is held out;"
-        " no function is in both halves. Questions that no function answers are left out: mixed with them, calling or"
-        " refusing is one decision, and a policy that always refuses solves half."
-    ),
-    variants=BESIDE_ANSWERS,
-    cycles=16,
-    trajectories=64,
-    examined=16,
+BFCL = _public(
+    "bfcl",
+    "BFCL: simple calls",
+    "Python's single calls of the Berkeley Function Calling Leaderboard, in Hermes' form. A call has to be the only"
+    " one and to match the accepted values as BFCL's own checker compares them. One half of the tasks is held out;"
+    " no function is in both halves. Questions that no function answers are left out: mixed with them, calling or"
+    " refusing is one decision, and a policy that always refuses solves half.",
 )
 GAMES = Experiment(
     name="games",

@@ -40,7 +40,7 @@ from tools.learning.cells import (
 from tools.learning.offline import PlayedByPolicy
 from tools.learning.workshop import Lesson, Policy, Workshop, kept_format
 from tools.learning.worlds import open_world
-from tools.learning.worlds.base import World
+from tools.learning.worlds.base import Task, World
 from tools.learning.worlds.public import PublicTasks
 
 PACKAGES = ("torch", "transformers", "peft", "trl")
@@ -207,8 +207,16 @@ class Lessons:
         """Training tasks, each several times."""
         world = self.workshop.world
         own = 100 * (world.seed + 1)
-        drawn = world.training(tasks, own + (1 if self.experiment.again else number))
+        if self._variant.shortest_first:
+            drawn = by_length(world.training(self.experiment.cycles * tasks, own))[(number - 1) * tasks :][:tasks]
+        else:
+            drawn = world.training(tasks, own + (1 if self.experiment.again else number))
         return self.workshop.play(player, drawn * tries, own + number)
+
+
+def by_length(tasks: Sequence[Task]) -> list[Task]:
+    """The shortest opening first."""
+    return sorted(tasks, key=lambda task: len(str(task.begin().opening())))
 
 
 def counts_of(played: Sequence[PlayedByPolicy]) -> dict[str, float]:

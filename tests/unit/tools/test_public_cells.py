@@ -137,6 +137,22 @@ def test_training_tasks_come_once_before_any_comes_again(model: Path) -> None:
     assert [task.task_id for task in drawn] == [task.task_id for task in world.training(10, 3)]
 
 
+def test_shortest_tasks_are_played_in_the_first_cycle(model: Path, tmp_path: Path) -> None:
+    asked: list[str] = []
+    few = replace(FEW, cycles=2, trajectories=2, variants=(Variant(name="by length", tries=1, shortest_first=True),))
+
+    def noted(word: str) -> SingleAnswer:
+        def judge(content: str, calls: Sequence[tuple[str, str]]) -> Outcome:
+            asked.append(word)
+            return Outcome(len(asked) % 2 == 0)
+
+        return SingleAnswer(word, "colour", [{"role": "user", "content": word}], [], judge)
+
+    world = replace(colours(model), tasks=[noted(word) for word in ("green", "red", "white", "blue")])
+    Lessons(few, "by length", Workshop(world, tmp_path / "seed-0")).measured()
+    assert [sorted(asked[:2]), sorted(asked[2:])] == [["blue", "red"], ["green", "white"]]
+
+
 def test_right_answers_are_imitated_without_a_try(model: Path, tmp_path: Path) -> None:
     few = replace(FEW, variants=(Variant(name="shown", algorithm="sft", shown=True),), trajectories=3)
     exams, _ = Lessons(few, "shown", Workshop(colours(model), tmp_path / "seed-0")).measured()
