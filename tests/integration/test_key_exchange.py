@@ -1,8 +1,9 @@
-"""Keys of the broker's users are exchanged while programs send."""
+"""Keys of the broker's users are made and exchanged while it runs and programs send."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from pathlib import Path
@@ -10,11 +11,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ratchet.bus.connection import Bus
+from ratchet.bus.connection import Bus, Patience
+from ratchet.bus.settings import BusSettings
 from ratchet.bus.testing import eventually
 from ratchet.core.errors import BusUnavailable
+from ratchet.core.service.contracts import load_contracts
 from ratchet.local.local_stack.broker_users import ADMIN
+from ratchet.local.local_stack.state import read_record
 from tests.support.broker_with_users import AGENT, ROLE, BrokerWithUsers, broker_with_users
+from tests.support.command_lines import ratchet
 from tests.support.messages import trajectory
 
 
@@ -84,3 +89,24 @@ async def test_key_that_is_taken_away_ends_its_connection(tmp_path: Path) -> Non
             with pytest.raises(BusUnavailable, match="refuses this program's key"):
                 async with broker.bus(AGENT, deadline_s=1.0):
                     pass
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_added_user_is_heard_before_its_key_is_shown(tmp_path: Path) -> None:
+    directory = ("--dir", str(tmp_path / "state"))
+    up = ratchet("up", *directory, "--free-ports", "--only", "trajectory_collector", "--detach")
+    try:
+        assert up.returncode == 0, up.stderr
+        record = read_record(tmp_path / "state")
+        assert record is not None
+        added = ratchet("broker", "add", "late", "--role", ROLE, "--json", *directory)
+        assert added.returncode == 0, added.stderr
+        settings = BusSettings(record.env["RATCHET_NATS_URL"], Path(json.loads(added.stdout)["seed_file"]))
+        patience = Patience(deadline_s=10.0, quiet=True)
+        bus = await Bus.connect(settings, name="late", contracts=load_contracts(), patience=patience)
+        await bus.publish(msgspec.structs.replace(trajectory("1"), role=ROLE))
+        await bus.close()
+    finally:
+        down = ratchet("down", *directory)
+    assert down.returncode == 0, down.stderr

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -18,6 +21,9 @@ from ratchet.local.local_stack.broker_users import ADMIN, BrokerUsers, broker_us
 from ratchet.local.local_stack.orphans import reload_broker
 from ratchet.local.local_stack.state import StackRecord, read_record
 
+if TYPE_CHECKING:
+    from ratchet.bus.connection import Bus
+
 app = typer.Typer(no_args_is_help=True)
 
 UsersDirectory = Annotated[
@@ -25,8 +31,8 @@ UsersDirectory = Annotated[
     typer.Option("--users", help="The folder with users and keys; by default that of the stack."),
 ]
 Names = Annotated[list[str] | None, typer.Argument(help="Users; by default all.")]
-KNOWN_S = 10.0
-"""Longest wait until the broker knows new keys."""
+KNOWN_S, AGAIN_S = 10.0, 0.5
+"""Longest wait until the broker knows a new key, and the pause before it reads its users once more."""
 
 
 class UserOut(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +101,9 @@ def add(
         return
     record_change(directory, "add_broker_user", [name, *role])
     users.add_agent(name, role)
-    _reload(users, users_directory, directory)
+    record = _reload(users, users_directory, directory, how_often=", twice, a second apart")
+    if record is not None:
+        asyncio.run(_heard(record, users, name))
     made = _out(users, name)
     print_answer(made, as_json, made.seed_file)
 
@@ -204,18 +212,55 @@ def _out(users: BrokerUsers, name: str, *, whole: bool = False) -> UserOut:
     )
 
 
-def _reload(users: BrokerUsers, given: Path | None, directory: Path) -> StackRecord | None:
+def _reload(users: BrokerUsers, given: Path | None, directory: Path, how_often: str = "") -> StackRecord | None:
     """Have the running broker of the stack read its users again; the stack's record, None where none runs."""
     record = read_record(directory) if given is None else None
     if not reload_broker(record):
         if given is not None:
-            errors.print(f"have the broker read {users.config} again: `docker compose kill -s HUP nats`", markup=False)
+            signal = f"`docker compose kill -s HUP nats`{how_often}"
+            errors.print(f"have the broker read {users.config} again: {signal}", markup=False)
         return None
     return record
 
 
 async def _known(record: StackRecord, seed_file: Path) -> None:
     """Return once the broker takes a new key. Raises `BusUnavailable`."""
+    try:
+        async with _connected(record, seed_file):
+            pass
+    except BusUnavailable as error:
+        raise BusUnavailable(f"the new keys are not in use: {error}; the old ones stay good") from error
+
+
+async def _heard(record: StackRecord, users: BrokerUsers, name: str) -> None:
+    """Return once the broker answers a new user. Raises `BusUnavailable`.
+
+    nats-server 2.15 takes its key at once, and serves what its account imports only after another reading of the users.
+    """
+    until_s = time.monotonic() + KNOWN_S
+    async with _connected(record, users.seed_file(name)) as bus:
+        while not await _answers(bus):
+            if time.monotonic() >= until_s:
+                again = f"`ratchet broker remove {name}`, then add it again"
+                raise BusUnavailable(f"the broker knows {name} and does not answer it: {again}")
+            reload_broker(record)
+            await asyncio.sleep(AGAIN_S)
+
+
+async def _answers(bus: Bus) -> bool:
+    from nats.js.errors import NotFoundError  # noqa: PLC0415 - with the broker's library
+
+    try:
+        async with asyncio.timeout(AGAIN_S):
+            await bus.extent("RL_TRAJECTORIES")
+    except (BusUnavailable, TimeoutError) as error:
+        return isinstance(error.__cause__, NotFoundError)  # that there is no such stream yet is an answer
+    return True
+
+
+@asynccontextmanager
+async def _connected(record: StackRecord, seed_file: Path) -> AsyncIterator[Bus]:
+    """The stack's broker, for who has this key. Raises `BusUnavailable`."""
     import structlog  # noqa: PLC0415 - with the broker's library
 
     from ratchet.bus.connection import Bus, Patience  # noqa: PLC0415 - it needs the broker's library
@@ -225,8 +270,8 @@ async def _known(record: StackRecord, seed_file: Path) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     settings = BusSettings(record.env["RATCHET_NATS_URL"], seed_file)
     patience = Patience(deadline_s=KNOWN_S, quiet=True)
+    bus = await Bus.connect(settings, name=ADMIN, contracts=load_contracts(), patience=patience)
     try:
-        bus = await Bus.connect(settings, name=ADMIN, contracts=load_contracts(), patience=patience)
-    except BusUnavailable as error:
-        raise BusUnavailable(f"the new keys are not in use: {error}; the old ones stay good") from error
-    await bus.close()
+        yield bus
+    finally:
+        await bus.close()
