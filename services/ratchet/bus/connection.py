@@ -17,7 +17,7 @@ import nats.errors
 import structlog
 from nats.aio.msg import Msg
 from nats.js import errors as js_errors
-from nats.js.api import ConsumerConfig, DiscardPolicy, KeyValueConfig, RetentionPolicy, StorageType, StreamConfig
+from nats.js.api import ConsumerConfig, StreamConfig
 
 from ratchet.bus.bodies import KEPT_S, Bodies
 from ratchet.bus.clock import utc_now
@@ -42,6 +42,7 @@ from ratchet.bus.received import Causing, Received
 from ratchet.bus.recent import Recent
 from ratchet.bus.registry import Stream
 from ratchet.bus.settings import BusSettings, without_user
+from ratchet.bus.stream_configs import BUCKET, stream_config, stream_configs
 from ratchet.bus.tasks import end
 from ratchet.bus.upkeep import LOOK_S, Upkeep
 from ratchet.core.errors import (
@@ -56,8 +57,6 @@ from ratchet.core.errors import (
 
 log = structlog.get_logger()
 
-BUCKET = "KV_"
-"""Begins the name of a bucket's stream."""
 FIRST_ATTEMPTS = 1
 """How often nats-py itself tries again to connect for the first time: only a number above 0 is a bound. Without one it
 would try the same address for ever, and raise nothing."""
@@ -452,24 +451,8 @@ class Bus:
 
     async def make_streams(self) -> None:
         """The same, once."""
-        for name in self.contracts.streams:
-            await ensure_stream(self, name)
-        jetstream = self.nc.jetstream(timeout=ENSURE_S)
-        for bucket in self.contracts.buckets.values():
-            with _made(f"bucket {bucket.name}"):
-                try:
-                    await jetstream.key_value(bucket.name)
-                except js_errors.BucketNotFoundError:
-                    await jetstream.create_key_value(
-                        config=KeyValueConfig(
-                            bucket=bucket.name,
-                            history=bucket.history,
-                            ttl=bucket.max_age_s,
-                            max_bytes=bucket.max_bytes,
-                            replicas=self.replicas,
-                            direct=bucket.name in self.contracts.asked,
-                        )
-                    )
+        for config in stream_configs(self.contracts, self.replicas):
+            await _ensure(self, config)
 
     async def _connection_lost(self) -> None:
         """What is being published fails: its answers cannot come."""
@@ -529,30 +512,25 @@ async def ensure_stream(bus: Bus, name: str) -> None:
 
     Raises `BusUnavailable`.
     """
-    stream = bus.contracts.streams[name]
-    config = StreamConfig(
-        name=stream.name,
-        subjects=list(stream.subjects),
-        retention=RetentionPolicy.WORK_QUEUE if stream.retention == "workqueue" else RetentionPolicy.LIMITS,
-        discard=DiscardPolicy.NEW if stream.discard == "new" else DiscardPolicy.OLD,
-        max_age=stream.max_age_s or 0,
-        max_msgs=stream.max_msgs or -1,
-        max_bytes=stream.max_bytes or -1,
-        duplicate_window=stream.duplicate_window_s,
-        storage=StorageType.MEMORY if stream.storage == "memory" else StorageType.FILE,
-        num_replicas=bus.replicas,
-        allow_atomic=stream.allow_atomic,
-        allow_direct=True,
-        deny_delete=stream.append_only,
-        deny_purge=stream.append_only,
-    )
+    await _ensure(bus, stream_config(bus.contracts.streams[name], bus.replicas))
+
+
+async def _ensure(bus: Bus, config: StreamConfig) -> None:
+    """Create or update what has this configuration."""
     jetstream: Any = bus.nc.jetstream(timeout=ENSURE_S)
-    with _made(name):
+    with _made(config.name or ""):
         try:
-            await jetstream.stream_info(name)
-            await jetstream.update_stream(config)
+            held = (await jetstream.stream_info(config.name)).config
+            await jetstream.update_stream(_as_large(config, held))
         except js_errors.NotFoundError:
             await jetstream.add_stream(config)
+
+
+def _as_large(config: StreamConfig, held: StreamConfig) -> StreamConfig:
+    """A bucket of which a person has raised the bound keeps it: it would refuse what it holds already."""
+    larger = 0 < (config.max_bytes or 0) < (held.max_bytes or 0)
+    is_bucket = (config.name or "").startswith(BUCKET)
+    return config.evolve(max_bytes=held.max_bytes) if larger and is_bucket else config
 
 
 @contextmanager

@@ -15,10 +15,11 @@ from nats.aio.msg import Msg
 from nats.js import errors as js_errors
 from nats.js.kv import KeyValue
 
-from ratchet.bus.connection import BUCKET, Bus
+from ratchet.bus.connection import Bus
 from ratchet.bus.message import decode, mismatch
 from ratchet.bus.ordered_reader import OrderedReader
 from ratchet.bus.pull_consumer import handed_out
+from ratchet.bus.stream_configs import BUCKET
 from ratchet.core.errors import BusUnavailable, Conflict, Rejected, Unreadable
 
 log = structlog.get_logger()

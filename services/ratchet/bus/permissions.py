@@ -11,10 +11,10 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ratchet.bus.connection import BUCKET
 from ratchet.bus.contracts import Contracts
 from ratchet.bus.nats_client import API
 from ratchet.bus.registry import ConsumerSpec, covers
+from ratchet.bus.stream_configs import BUCKET
 from ratchet.core.errors import ConfigError
 
 OWN_PART = "<program>"

@@ -17,12 +17,12 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, Header, PubAck
 from nats.js.errors import APIError, NotFoundError
 from nats.js.kv import KeyValue
 
-from ratchet.bus.connection import BUCKET
 from ratchet.bus.contracts import Contracts
 from ratchet.bus.envelope import Record
 from ratchet.bus.nats_client import API
 from ratchet.bus.received import Received
 from ratchet.bus.registry import Stream, covers
+from ratchet.bus.stream_configs import BUCKET
 from ratchet.bus.testing.clock import START, FakeClock
 from ratchet.core.errors import BusUnavailable
 

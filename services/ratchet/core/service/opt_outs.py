@@ -18,9 +18,10 @@ from contextlib import aclosing
 import structlog
 from nats.aio.msg import Msg
 
-from ratchet.bus.connection import BUCKET, Bus
+from ratchet.bus.connection import Bus
 from ratchet.bus.kv import POLL_S, entry_of, is_marker
 from ratchet.bus.ordered_reader import OrderedReader
+from ratchet.bus.stream_configs import BUCKET
 from ratchet.bus.tasks import Lasting
 from ratchet.core.contract.opt_out import EVERY_ROLE, NEWEST, OPT_OUTS, OptedOut, OptOut
 from ratchet.core.errors import BusUnavailable

@@ -24,11 +24,12 @@ import msgspec
 import structlog
 from nats.aio.msg import Msg
 
-from ratchet.bus.connection import BUCKET, Bus
+from ratchet.bus.connection import Bus
 from ratchet.bus.envelope import Headers, unseal
 from ratchet.bus.kv import Bucket
 from ratchet.bus.message import decode
 from ratchet.bus.ordered_reader import OrderedReader
+from ratchet.bus.stream_configs import BUCKET
 from ratchet.core.contract import DeadLetter
 from ratchet.core.contract.erasure import (
     AGENT,
