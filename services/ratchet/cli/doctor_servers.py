@@ -114,7 +114,7 @@ def check_database(endpoints: Endpoints) -> Finding:
         if stored is None:
             return failure(f"{sentence} has no tables of Ratchet", "start the stack: it makes them")
         if stored != schema_digest():
-            return failure(f"{sentence} has tables of another version", "use that version, or an empty database")
+            return failure(f"{sentence} has tables of another version", "use that version, or upgrade: start the stack")
         return _with_clock(sentence, skew)
 
     return asyncio.run(ask())

@@ -1,14 +1,17 @@
-"""The schema of the history: the statements of `deploy/clickhouse/schema.sql`, and what tells it from another."""
+"""The schema of the history: the statements of `deploy/clickhouse/schema.sql`, what tells it from another, and the way
+from an earlier one."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from hashlib import sha256
+from pathlib import Path
 
 from ratchet.core.resources import resource_dir
 
 _STATEMENT_END = re.compile(r";\s*(?:\n|$)")
-_NAME = re.compile(r"CREATE (?:TABLE|VIEW|DATABASE) IF NOT EXISTS (\w+)")
+_NAME = re.compile(r"(?:CREATE|DROP) (?:TABLE|VIEW|DATABASE) IF (?:NOT )?EXISTS (\w+)")
 
 
 def schema_statements() -> dict[str, str]:
@@ -17,10 +20,35 @@ def schema_statements() -> dict[str, str]:
     return {_NAME.findall(statement)[0]: statement for statement in statements(script)}
 
 
-def replicated(statement: str, cluster: str | None) -> str:
-    """A statement that makes something, for a database that lies on one server, or on all replicas of a cluster.
+def schema_digest() -> str:
+    """What tells one schema from another; comments and blank lines do not count."""
+    return digest_of(schema_statements())
 
-    ClickHouse Keeper knows a table by the id that all replicas give it (the server's `default_replica_path`).
+
+def digest_of(made: Mapping[str, str]) -> str:
+    """The digest of a schema of these statements."""
+    return sha256("\n".join(made.values()).encode()).hexdigest()[:12]
+
+
+def upgrade_statements(digest: str, steps: Path | None = None) -> list[str] | None:
+    """What brings tables of an earlier schema to this one, harmless where it was done; None where no step leads there.
+
+    `steps`: the folder of steps, `deploy/clickhouse/upgrades`, of which each leads to the next.
+    """
+    if digest == schema_digest():
+        return []
+    files = sorted((steps or resource_dir("deploy") / "clickhouse" / "upgrades").glob("*.sql"))
+    begins = next((place for place, file in enumerate(files) if file.stem.endswith(f"-{digest}")), None)
+    if begins is None:
+        return None
+    return [statement for file in files[begins:] for statement in statements(file.read_text())]
+
+
+def replicated(statement: str, cluster: str | None) -> str:
+    """A statement that makes or removes something, for a database on one server, or on all replicas of a cluster.
+
+    ClickHouse Keeper knows a table by the id that all replicas give it (the server's `default_replica_path`). What
+    alters a table reaches its replicas by itself.
     """
     if cluster is None:
         return statement
@@ -28,11 +56,6 @@ def replicated(statement: str, cluster: str | None) -> str:
     return everywhere.replace("ENGINE = Replacing", "ENGINE = ReplicatedReplacing").replace(
         "non_replicated_deduplication_window", "replicated_deduplication_window"
     )
-
-
-def schema_digest() -> str:
-    """What tells one schema from another; comments and blank lines do not count."""
-    return sha256("\n".join(schema_statements().values()).encode()).hexdigest()[:12]
 
 
 def statements(script: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,7 +17,7 @@ from clickhouse_connect.driver.exceptions import ClickHouseError as DriverError,
 
 from ratchet.core.errors import ConfigError, Rejected, WarehouseTooSlow, WarehouseUnavailable
 from ratchet.core.service.settings import SharedSettings
-from ratchet.core.stores.schema import replicated, schema_digest, schema_statements
+from ratchet.core.stores.schema import replicated, schema_digest, schema_statements, upgrade_statements
 
 # The driver looks whether rows are a data frame, and for that imports pandas where it is installed: 2 s and 106 MB.
 setattr(options, "pd", None)  # noqa: B010 - a lazy attribute, which no type checker knows
@@ -142,37 +143,48 @@ class Warehouse:
         if summary.written_rows != len(rows):
             raise WarehouseUnavailable(f"ClickHouse wrote {summary.written_rows} of {len(rows)} rows into {table}")
 
-    async def make_tables(self) -> None:
-        """Make the tables and views that are missing. Raises `ConfigError` for those of another schema."""
-        own, names = schema_digest(), await self._table_names()
-        stored = await self._stored_schema(names)
-        if stored not in (own, None):
+    async def make_tables(self, steps: Path | None = None) -> None:
+        """Make the tables and views that are missing, those of an earlier schema after its upgrade (`steps`).
+
+        Raises `ConfigError` for those of a schema that no step leads from.
+        """
+        own, stored = schema_digest(), await self.stored_schema()
+        upgrade = [] if stored is None else upgrade_statements(stored, steps)
+        if upgrade is None:
             raise ConfigError(
                 f"the tables in the database {self._database} are those of another version of Ratchet (schema"
-                f" {stored or 'unknown'}, this version's is {own}): use that version, or an empty database"
+                f" {stored or 'unknown'}, this version's is {own}), and deploy/clickhouse/upgrades has no step from"
+                " there: use that version, or an empty database"
             )
         # The digest first: what a start that was cut off has made is then known to be ours.
         schemas = "CREATE TABLE IF NOT EXISTS schemas (digest String) ENGINE = ReplacingMergeTree ORDER BY digest"
         await self.command(replicated(schemas, self._cluster))
         if stored is None:
             await self.insert("schemas", [{"digest": own}], token=own)
+        for statement in upgrade:
+            await self.command(replicated(statement, self._cluster))
+        names = await self._table_names()
         for name, statement in schema_statements().items():
             if name not in names:
                 await self.command(replicated(statement, self._cluster))
+        if stored not in (own, None):  # not before: an upgrade that was cut off is done again, whole
+            await self.insert("schemas", [{"digest": own}], token=None)
+        earlier = "FROM schemas WHERE digest != {own:String}"
+        if await self.rows(f"SELECT digest {earlier}", {"own": own}):
+            await self.command(f"DELETE {earlier}", {"own": own})
 
     async def stored_schema(self) -> str | None:
         """The digest of the schema that made the tables: None without tables, empty where none was noted."""
-        return await self._stored_schema(await self._table_names())
+        names = await self._table_names()
+        known = "SELECT digest FROM schemas ORDER BY digest = {own:String} DESC LIMIT 1"
+        digests = await self.rows(known, {"own": schema_digest()}) if "schemas" in names else []
+        return digests[0]["digest"] if digests else "" if "trajectories" in names else None
 
     async def _table_names(self) -> set[str]:
         tables = await self.rows(
             "SELECT name FROM system.tables WHERE database = {name:String}", {"name": self._database}
         )
         return {row["name"] for row in tables}
-
-    async def _stored_schema(self, names: set[str]) -> str | None:
-        digests = await self.rows("SELECT digest FROM schemas LIMIT 1") if "schemas" in names else []
-        return digests[0]["digest"] if digests else "" if "trajectories" in names else None
 
 
 @contextmanager

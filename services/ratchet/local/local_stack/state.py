@@ -18,7 +18,7 @@ import msgspec
 from ratchet.core.errors import ConfigError
 from ratchet.core.service.discovery import STATE_FILE
 from ratchet.core.service.files import PRIVATE, PUBLIC, lock_at, write_whole
-from ratchet.core.stores.schema import schema_digest
+from ratchet.core.stores.schema import schema_digest, upgrade_statements
 
 LOCK_FILE, SECRETS_FILE, PORTS_FILE, VERSION_FILE = "lock", "secrets.json", "ports.json", "version.json"
 SECRET_BYTES = 24
@@ -146,13 +146,13 @@ def write_version(directory: Path) -> None:
 
 
 def require_readable(state: StateVersion | None, where: Path) -> None:
-    """Raise `ConfigError` for a state that a program of another schema has written."""
+    """Raise `ConfigError` for a state of a schema that no step leads from to this one."""
     own = own_version()
-    if state is not None and (state.format, state.schema) != (own.format, own.schema):
+    if state is not None and (state.format != own.format or upgrade_statements(state.schema) is None):
         raise ConfigError(
             f"the state in {where} was written by another version of Ratchet ({state.program}, schema"
-            f" {state.schema or 'unknown'}; this is {own.program}, schema {own.schema}): use that version, or start"
-            " with another --dir"
+            f" {state.schema or 'unknown'}; this is {own.program}, schema {own.schema}), and"
+            " deploy/clickhouse/upgrades has no step from there: use that version, or start with another --dir"
         )
 
 

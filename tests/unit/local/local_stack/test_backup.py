@@ -18,6 +18,7 @@ from ratchet.local.local_stack.backup import MANIFEST, back_up, read_manifest, r
 from ratchet.local.local_stack.preflight import planned
 from ratchet.local.local_stack.settings import StackSettings
 from ratchet.local.local_stack.state import (
+    FORMAT,
     VERSION_FILE,
     AlreadyRunning,
     StateVersion,
@@ -314,10 +315,14 @@ def test_a_restore_takes_no_folder_that_something_came_into(state: Path, tmp_pat
     assert (target / "data").is_dir()
 
 
-@pytest.mark.parametrize("version", [FOREIGN, {"format": 1, "program": "0.1.0"}], ids=["another", "none noted"])
+@pytest.mark.parametrize(
+    "version",
+    [FOREIGN, msgspec.structs.replace(FOREIGN, format=FORMAT), {"format": 1, "program": "0.1.0"}],
+    ids=["another", "another schema", "none noted"],
+)
 def test_state_of_another_schema_is_refused_by_start_and_restore(state: Path, tmp_path: Path, version: object) -> None:
     (state / VERSION_FILE).write_bytes(msgspec.json.encode(version))
-    problem = "was written by another version of Ratchet"
+    problem = "was written by another version of Ratchet .* has no step from there: use that version"
     with pytest.raises(ConfigError, match=problem):
         planned(StackSettings(directory=state, free_ports=True))
     back_up(state, tmp_path / "backup")
