@@ -1,13 +1,14 @@
-"""Records the contracts in force as a release: what later ones are held against (`ratchet contract check`, the tests).
+"""Records a release: what later ones are held against (`ratchet contract check`, the tests), and upgraded from.
 
-python tools/record_release.py 0.2   write contracts/released/0.2.json and contracts/http/released/0.2.json; refuses
-                                     when there is one
+python -m tools.record_release 0.2   write contracts/released/0.2.json, contracts/http/released/0.2.json and
+                                     deploy/released/0.2.json, anew until the changelog gives the version a date
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,12 @@ from ratchet.bus.compatibility import LOOKED_INTO, WORDS
 from ratchet.bus.schemas import load_schema
 from ratchet.cli.interfaces import Interface, openapi
 from ratchet.core.contract.directory import stored_kinds
+from tools.release import RECORDED, notes
+from tools.released_state import recorded_state
 
 VERBS = ("get", "put", "post", "patch", "delete")
-CONTRACTS = Path(__file__).resolve().parents[1] / "contracts"
+ROOT = Path(__file__).resolve().parents[1]
+CONTRACTS = ROOT / "contracts"
 
 
 def recorded(root: Path) -> str:
@@ -154,22 +158,32 @@ def _valid_examples(root: Path, name: str) -> dict[str, Any]:
 
 
 def _lines(members: Any, depth: int) -> str:
-    """JSON with a line for each member, `depth` levels deep."""
+    """JSON with a line for each member or element, `depth` levels deep."""
     if depth == 0:
         return json.dumps(members, ensure_ascii=False)
+    if isinstance(members, list):
+        return "[\n" + ",\n".join(_lines(element, depth - 1) for element in members) + "\n]"
     return "{\n" + ",\n".join(f"{json.dumps(name)}: {_lines(one, depth - 1)}" for name, one in members.items()) + "\n}"
 
 
-def main() -> None:
-    """Write the file of a new release."""
-    parser = argparse.ArgumentParser(description="Records the contracts in force as a release.")
-    parser.add_argument("version", help="such as 0.2")
-    name = f"{parser.parse_args().version}.json"
+def record() -> dict[str, str]:
+    """The files of a release as it would be today, by their folders."""
+    contracts = recorded(CONTRACTS)
+    state = recorded_state(CONTRACTS, json.loads(contracts)["examples"])
     documents = {str(service): yaml.safe_load(openapi(service, CONTRACTS)) for service in Interface}
-    for folder, text in ((CONTRACTS, recorded(CONTRACTS)), (CONTRACTS / "http", recorded_http(documents))):
-        (folder / "released").mkdir(exist_ok=True)
-        with (folder / "released" / name).open("x") as file:
-            file.write(text)
+    return dict(zip(RECORDED, (contracts, recorded_http(documents), f"{_lines(state, 2)}\n"), strict=True))
+
+
+def main() -> None:
+    """Write the files of a release."""
+    parser = argparse.ArgumentParser(description="Records the contracts and the stores in force as a release.")
+    parser.add_argument("version", help="such as 0.2")
+    version: str = parser.parse_args().version
+    if notes(ROOT, version):
+        sys.exit(f"{version} has a date in CHANGELOG.md: it is released, and its record stays")
+    for folder, text in record().items():
+        (ROOT / folder).mkdir(exist_ok=True)
+        (ROOT / folder / f"{version}.json").write_text(text)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("pyproject.toml", "deploy/python-client/pyproject.toml")
 COMPOSE = ("docker-compose.yml", "deploy/docker/compose.tls.yml")
-RECORDED = ("contracts/released", "contracts/http/released")
+RECORDED = ("contracts/released", "contracts/http/released", "deploy/released")
 _OWN_IMAGE = re.compile(r"image: ratchet[a-z-]*:(\S+)")
 
 
@@ -26,7 +26,7 @@ def problems(root: Path, version: str) -> list[str]:
         others = {*_OWN_IMAGE.findall((root / name).read_text())} - {version}
         faults += [f"{name} has images of {other}" for other in sorted(others)]
     faults += [
-        f"{folder}/{version}.json is missing: python tools/record_release.py {version}"
+        f"{folder}/{version}.json is missing: python -m tools.record_release {version}"
         for folder in RECORDED
         if not (root / folder / f"{version}.json").is_file()
     ]

@@ -12,7 +12,10 @@ from ratchet.bus import compatibility
 from ratchet.bus.schemas import open_view
 from ratchet.core.contract.directory import Release, ReleasedTopic, releases
 from tests.support.contract_files import ALL_SCHEMAS, CONTRACTS, ROOT, STORED, TOPIC_OF, Example, examples
-from tools.record_release import recorded, without_words
+from tests.support.pages import ROOT as REPOSITORY
+from tests.support.released import recorded_versions
+from tools.record_release import record, recorded, without_words
+from tools.release import notes
 
 RECORDED = msgspec.json.decode(recorded(ROOT), type=Release)
 """The contracts of today, as if they had been released."""
@@ -55,6 +58,14 @@ def faults(release: Release) -> list[str]:
 
 def test_contracts_keep_what_was_released() -> None:
     assert {version: faults(release) for version, release in releases(ROOT).items() if faults(release)} == {}
+
+
+@pytest.mark.parametrize("version", [version for version in recorded_versions() if not notes(REPOSITORY, version)])
+def test_record_of_a_version_without_a_date_is_that_of_today(version: str) -> None:
+    changed = [
+        folder for folder, text in record().items() if (REPOSITORY / folder / f"{version}.json").read_text() != text
+    ]
+    assert changed == [], f"record it anew, for it is not released yet: python -m tools.record_release {version}"
 
 
 def test_faults_are_none_of_a_release_of_today() -> None:

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,11 @@ def ready(tmp_path: Path) -> Path:
 def test_tree_that_agrees_is_released_with_its_notes(ready: Path) -> None:
     assert problems(ready, "0.1.0") == []
     assert notes(ready, "0.1.0") == "- first"
+
+
+def test_tree_lacks_nothing_but_a_date_to_be_released() -> None:
+    (version,) = {tomllib.loads((ROOT / name).read_text())["project"]["version"] for name in PACKAGES}
+    assert [problem for problem in problems(ROOT, version) if not problem.startswith("CHANGELOG.md")] == []
 
 
 def test_version_that_some_part_does_not_have_is_refused(ready: Path) -> None:
