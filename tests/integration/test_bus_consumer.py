@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from nats.aio.msg import Msg
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from ratchet.bus.connection import STANDING_S, Bus
@@ -126,6 +127,36 @@ async def test_messages_that_wait_their_turn_are_not_delivered_again(settings: S
         async with running(consuming(bus, {Trajectory: each(handle)}, batch=1, ack_wait_s=1.5)):
             await eventually(lambda: _settled(bus))
     assert seen == [1] * 5
+
+
+async def test_message_to_come_again_soon_is_no_longer_reported_in_progress(settings: SharedSettings) -> None:
+    """It would come after `ack_wait_s` then: the batch is still at hand when its messages are reported."""
+    answers: dict[str, list[bytes]] = {}
+    reported = asyncio.Event()
+
+    async def on_answer(message: Msg) -> None:
+        answers.setdefault(message.subject, []).append(message.data)
+        if message.data == Msg.Ack.Progress and message.subject != next(iter(answers)):
+            reported.set()
+
+    async def account(sequences: Sequence[int]) -> None:
+        async with asyncio.timeout(60):
+            await reported.wait()
+
+    async def handle(batch: Sequence[Received[Trajectory]]) -> Sequence[Outcome]:
+        return [Retry("not yet", 0.1) if received.delivered == 1 else Done() for received in batch]
+
+    async with connected(settings) as bus:
+        await bus.publish(trajectory("later"))
+        await bus.nc.jetstream().publish(Trajectory.TOPIC, b"nonsense")
+        await bus.nc.subscribe(f"$JS.ACK.{STREAM}.>", cb=on_answer)
+        consumer = consuming(bus, {Trajectory: handle}, on_dead=account, batch=2, linger_s=0.5, ack_wait_s=3.0)
+        async with running(consumer):
+            await eventually(lambda: _settled(bus))
+    returned, unreadable, again = answers.values()
+    assert [answer[:4] for answer in returned] == [Msg.Ack.Nak]
+    assert Msg.Ack.Progress in unreadable
+    assert again == [b""]
 
 
 async def test_messages_that_wait_for_others_do_not_keep_the_others_away(settings: SharedSettings) -> None:

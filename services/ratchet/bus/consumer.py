@@ -509,12 +509,16 @@ class Consumer:
                 OLDEST.labels(self._spec.name).set(waits_s)
 
     async def _heartbeat(self) -> None:
-        """Report what is at hand, or waits here to be handled, as in progress: the server does not deliver it again."""
+        """Report what is at hand, or waits here to be handled, as in progress: the server does not deliver it again.
+
+        Not what was answered already: the server would deliver a message that is to come again soon after `ack_wait_s`.
+        """
         while True:
             await asyncio.sleep(self._spec.ack_wait_s / 3)
             for message in [*self._at_hand, *self._deliveries.waiting]:
-                with suppress(nats.errors.Error):
-                    await message.in_progress()
+                if not message.is_acked:
+                    with suppress(nats.errors.Error):
+                        await message.in_progress()
 
 
 def _plain(headers: Headers, body: bytes) -> bytes:
