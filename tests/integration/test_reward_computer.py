@@ -150,17 +150,20 @@ async def test_newest_opinion_counts_where_an_older_one_came_of_a_clock_ahead(sh
 
 
 async def test_reward_of_a_parent_reaches_the_trajectories_below_it(shared_settings: SharedSettings) -> None:
-    """One child is stored before its parent, one after it, and one below that; then people speak of the parent."""
+    """One child is stored before its parent, one after it, and one below that, which succeeds by itself; then people
+    speak of the parent.
+    """
     weights = {"support": {"user_feedback": 1.0}, "worker": {"task_completion": 0.5, "parent": 0.5}}
 
-    def child(name: str, parent: str) -> Trajectory:
+    def child(name: str, parent: str, outcome: Outcome | None = None) -> Trajectory:
         above = trajectory(parent).trajectory_id
-        return trajectory(name, role="worker", parent_trajectory_id=above, outcome=None)
+        return trajectory(name, role="worker", parent_trajectory_id=above, outcome=outcome)
 
-    def shared(warehouse: Warehouse, score: float) -> Callable[[], Any]:
+    def totals(warehouse: Warehouse, **expected: float) -> Callable[[], Any]:
         async def probe() -> bool:
-            rows = await warehouse.rows("SELECT trajectory_id, total FROM latest_rewards WHERE role = 'worker'")
-            return [row["total"] for row in rows] == [score] * 3
+            rows = await warehouse.rows("SELECT trajectory_id, total FROM latest_rewards")
+            known = {trajectory(name).trajectory_id: total for name, total in expected.items()}
+            return {row["trajectory_id"]: row["total"] for row in rows} == known
 
         return probe
 
@@ -169,11 +172,11 @@ async def test_reward_of_a_parent_reaches_the_trajectories_below_it(shared_setti
         await bus.publish(child("before", "one"))
         await eventually(rewarded(warehouse, 1))
         await bus.publish_all([feedback(1, value=True, rater="ann"), trajectory()])
-        await eventually(rewarded(warehouse, 2, "before"))
-        await bus.publish_all([child("leaf", "after"), child("after", "one")])
-        await eventually(shared(warehouse, 1.0))
+        await eventually(totals(warehouse, one=1.0, before=1.0))
+        await bus.publish_all([child("leaf", "after", Outcome(status="success")), child("after", "one")])
+        await eventually(totals(warehouse, one=1.0, before=1.0, after=1.0, leaf=1.0))
         await bus.publish(feedback(2, value=False, rater="ann"))
-        await eventually(shared(warehouse, 0.0))
+        await eventually(totals(warehouse, one=0.0, before=0.0, after=0.0, leaf=0.5))
 
 
 async def test_feedback_that_comes_first_is_in_the_first_reward(shared_settings: SharedSettings) -> None:
