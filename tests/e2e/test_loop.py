@@ -57,7 +57,7 @@ async def loop(directory: Path) -> AsyncIterator[Loop]:
                 yield Loop(stack, connections, scenario, watched)
 
 
-async def test_the_loop_closes_while_services_are_killed(tmp_path: Path) -> None:
+async def test_the_loop_closes_while_services_are_killed(tmp_path: Path, subtests: pytest.Subtests) -> None:
     before = {child.pid for child in psutil.Process().children(recursive=True)}  # of other tests in this process
     async with loop(tmp_path / "state") as here:
         await here.scenario.first_policy()
@@ -66,14 +66,14 @@ async def test_the_loop_closes_while_services_are_killed(tmp_path: Path) -> None
         await here.scenario.examine_stable()
         await here.scenario.settle()
         story = here.scenario.story
-        unlike = await here.watched.unlike(LOOP, TRAINING, MODELS, DEPLOYMENTS, EVENTS, GATEWAY)
+        with subtests.test("panels"):
+            assert await here.watched.unlike(LOOP, TRAINING, MODELS, DEPLOYMENTS, EVENTS, GATEWAY) == []
         findings = await read_findings(here.connections, story, tmp_path / "state" / EXAMS, PLAN.world)
     assert [claim for claim in claims(findings, story, PLAN) if not claim.holds] == []
     assert story.bad_version is not None
     check_policies(findings, bad=story.bad_version)
     check_ledger(findings)
     note_targets(findings)
-    assert unlike == []
     left = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
     assert [child.name() for child in left] == []
 

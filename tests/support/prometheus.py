@@ -27,10 +27,8 @@ def _program(name: str) -> str | None:
 
 BINARY, PROMTOOL, ALERTMANAGER = (_program(name) for name in ("prometheus", "promtool", "prometheus-alertmanager"))
 """None where there are none."""
-WITH_PROMETHEUS = pytest.mark.skipif(
-    None in (BINARY, PROMTOOL, ALERTMANAGER),
-    reason="no Prometheus or Alertmanager here; `make prometheus` gets Debian's",
-)
+ABSENT = "no Prometheus or Alertmanager here; `make prometheus` gets Debian's"
+WITH_PROMETHEUS = pytest.mark.skipif(None in (BINARY, PROMTOOL, ALERTMANAGER), reason=ABSENT)
 
 
 def concrete(query: str, every: str = "1m") -> str:
