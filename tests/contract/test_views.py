@@ -60,7 +60,7 @@ def test_unknown_members_are_counted_at_every_depth() -> None:
     assert CONTRACTS.read("agent.rl.trajectory.v1.helpdesk", msgspec.json.encode(document))[1] == 4
 
 
-def test_a_member_that_older_programs_wrote_and_no_one_set_since_is_ignored() -> None:
+def test_member_that_older_programs_wrote_and_none_set_since_is_ignored() -> None:
     document = with_member(example("model.deployed.v1"), "validation_results.human_eval_score", 0.87)
     assert CONTRACTS.read(subject_of("model.deployed.v1", document), msgspec.json.encode(document))[1] == 1
 

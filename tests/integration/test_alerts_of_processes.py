@@ -66,7 +66,7 @@ class Worker:
         )
 
 
-async def test_three_jobs_of_a_coordinator_that_fail_reach_people_and_so_does_the_end(
+async def test_three_jobs_that_fail_reach_people_and_so_does_the_end(
     shared_settings: SharedSettings, tmp_path: Path
 ) -> None:
     prepared_objects(shared_settings)
@@ -105,7 +105,7 @@ async def test_three_jobs_of_a_coordinator_that_fail_reach_people_and_so_does_th
 
 
 @pytest.mark.parametrize("ending", ["refused", "rolled_back"])
-async def test_a_candidate_that_fails_at_a_deployer_reaches_people_and_so_does_the_next(
+async def test_a_candidate_that_fails_reaches_people_and_so_does_the_next(
     ending: str, nats: Broker, s3: RunningServer, tmp_path: Path
 ) -> None:
     heldout = (0.9, 0.2 if ending == "refused" else 0.9, 0.9)

@@ -203,7 +203,7 @@ async def counts(shared: SharedSettings, table: str) -> Counter[str]:
 
 
 @pytest.mark.timeout(900)
-async def test_a_stack_that_is_destroyed_under_load_has_all_that_was_acknowledged(tmp_path: Path) -> None:
+async def test_stack_that_is_destroyed_under_load_has_what_was_acknowledged(tmp_path: Path) -> None:
     directory, saved, only = tmp_path / "state", tmp_path / "backup", (*SERVICES, "gateway")
     async with AsyncExitStack() as held:
         upstream = {"name": "p", "base_url": await held.enter_async_context(providing(FakeProvider(key=KEY)))}

@@ -231,7 +231,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.slow
-async def test_recomputation_that_is_killed_and_then_runs_twice_at_once_counts_once(
+async def test_recomputation_that_is_killed_then_runs_twice_counts_once(
     shared_settings: SharedSettings,
 ) -> None:
     number, second = 2 * PAGE + 100, settings_of(shared_settings, SECOND, "2")

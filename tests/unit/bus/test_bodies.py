@@ -75,7 +75,7 @@ async def test_a_large_body_is_referred_to_and_read_whole() -> None:
     assert seen == [large(), trajectory("small")]
 
 
-async def test_an_ordered_reader_reads_a_large_body_whole_and_waits_for_the_store() -> None:
+async def test_ordered_reader_reads_a_large_body_whole_and_waits_for_the_store() -> None:
     bus = bus_with(bodies := MemoryBodies())
     await bus.publish(large())
     bodies.away = True
@@ -105,7 +105,7 @@ async def test_without_a_store_a_message_beyond_the_brokers_bound_is_refused() -
         await bus_with(None).publish(large(size=LARGER))
 
 
-async def test_a_body_for_which_the_store_is_away_waits_in_the_spool_in_its_order(tmp_path: Path) -> None:
+async def test_body_for_which_the_store_is_away_waits_in_the_spool_in_order(tmp_path: Path) -> None:
     broker, bodies = fake_broker(), MemoryBodies(away=True)
     spool = Spool(tmp_path, 50_000_000)
     outbox = Outbox(broker.contracts, "test", spool)

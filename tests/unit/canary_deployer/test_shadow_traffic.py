@@ -242,7 +242,7 @@ async def test_when_time_is_over_what_has_come_is_compared() -> None:
     assert (result.outcome, result.evidence["calls"]) == (PASSED, 128)
 
 
-async def test_an_engine_that_is_away_is_no_verdict_and_is_asked_ever_more_seldom() -> None:
+async def test_an_engine_that_is_away_is_no_verdict_and_is_asked_less_often() -> None:
     world = Mirroring(fault=Unavailable("503"))
     await world.check()
     pauses: list[float] = []

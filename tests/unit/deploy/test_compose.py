@@ -129,7 +129,7 @@ def test_who_reads_or_writes_objects_has_their_key_and_a_way_elsewhere() -> None
     named = {program for kept in registry.values() for program in (*kept["writers"], *kept.get("readers", ()))}
     programs = {name: spec.configured_as for name, spec in SETTINGS.items()}
     programs |= {"trainer_gpu": "trainer_worker", "engine_vllm": "vllm_plugin", **dict.fromkeys(BY_HAND, "cli")}
-    users = {name for name, one in services().items() if "RATCHET_S3_ENDPOINT" in one.get("environment", {})}
+    users = {name for name, of in services().items() if "RATCHET_S3_ENDPOINT" in of.get("environment", {})}
 
     assert {"init"} | {name for name, program in programs.items() if program in named} == users
     for name in users:
@@ -369,7 +369,7 @@ def test_every_container_at_the_broker_has_the_key_of_its_own_user_alone() -> No
         assert services()[name]["volumes"] == [f"{name}:/data"]
 
 
-def test_all_seeds_together_are_where_they_are_made_and_the_broker_has_none() -> None:
+def test_seeds_are_together_where_they_are_made_and_nowhere_else() -> None:
     holders = {name for name, one in services().items() if any("broker_seeds:" in m for m in one.get("volumes", []))}
 
     assert holders == {"volumes", "broker_users"}

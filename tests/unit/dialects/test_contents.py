@@ -94,7 +94,7 @@ def test_parts_that_the_conventions_may_get_later_are_texts_or_left_out() -> Non
         {"type": "compaction", "id": "cmp_1"},
     ],
 )
-def test_what_a_provider_did_itself_is_left_out_and_the_answer_beside_it_is_kept(own: dict[str, Any]) -> None:
+def test_what_a_provider_did_itself_is_left_out_and_its_answer_kept(own: dict[str, Any]) -> None:
     answered = message("assistant", own, text("It is open."))
     assert answers_of([answered]) == [{"role": "assistant", "content": "It is open."}]
     called = {"type": "tool_call", "id": "call_1", "name": "look_up", "arguments": {"order_id": "K47"}}
@@ -248,7 +248,7 @@ def test_first_name_of_a_fact_that_is_there_counts() -> None:
     assert sampling_of(given) == {"temperature": 0.5}
 
 
-def test_calls_that_came_item_by_item_are_one_answer_with_the_ids_of_their_results() -> None:
+def test_calls_that_came_item_by_item_are_one_answer_with_their_ids() -> None:
     def asked(call_id: str) -> dict[str, Any]:
         return {"role": "assistant", "content": None, "tool_calls": [{**call(), "id": call_id}]}
 
