@@ -18,7 +18,7 @@ from ratchet.bus.message import JsonObject
 from ratchet.local.demo.plan import Supervised
 from tools.learning.worlds.base import Engine, Outcome
 from tools.learning.worlds.bfcl_answers import OMITTED, Accepted, is_accepted, read_arguments
-from tools.learning.worlds.procedural import CYCLE
+from tools.learning.worlds.procedural import CYCLE, PREFIX_TOKENS, SEATS
 from tools.learning.worlds.public import Demonstration, NoTasks, PublicTasks
 from tools.learning.worlds.single_answers import SingleAnswer, shown_call
 
@@ -27,8 +27,9 @@ LONGEST_TEXT = 650
 """Letters of function and question together: a core reads about 350 tokens a second."""
 JSON_TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": "string"}
 """What JSON schema calls BFCL's types."""
-ENGINE = Engine(max_tokens=72, seats=32, together=8, prefix_tokens=40_000)
-IMITATION = Supervised(examples=96, steps=24, learning_rate=1e-3, batch=8)
+ENGINE = Engine(max_tokens=72, seats=SEATS, together=8, prefix_tokens=PREFIX_TOKENS)
+IMITATION = Supervised(examples=96, steps=12, learning_rate=1e-3, batch=16)
+"""Two passes: then 42 to 45 of 100 tries at training tasks are right, and in most groups some are."""
 
 
 @dataclass(frozen=True, slots=True)
