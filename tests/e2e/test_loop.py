@@ -101,7 +101,7 @@ def check_policies(findings: Findings, *, bad: int) -> None:
 def note_targets(findings: Findings) -> None:
     """How long jobs waited for the trainer, and the policy that was promoted for its canary."""
     waits = [job.started_at - job.created_at for job in findings.jobs.values() if job.started_at is not None]
-    note_target("queue", max(waits).total_seconds())
+    note_target("queue", *(wait.total_seconds() for wait in waits))
     (good,) = findings.promoted
     (policy,) = [policy for policy in findings.policies if policy.version == good]
     begun = findings.decided(good, "start")
