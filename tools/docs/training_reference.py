@@ -106,7 +106,7 @@ def training_page() -> str:
             f"`{name}`",
             *(f"{rate:g}" for rate in (row.learning_rate.adapter, row.learning_rate.full)),
             *(str(number) for number in (row.batch_size, row.epochs)),
-            f"{row.evidence} ({row.source})" if row.source else row.evidence,
+            row.evidence,
         )
         for name, row in DEFAULTS.items()
     ]

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from ratchet.core.rules.defaults import DEFAULTS
 from ratchet.local.demo.exams import Proportion
-from ratchet.local.demo.plan import DEMO, FULL
+from ratchet.local.demo.plan import DEMO, FULL, RANK
 from ratchet_helpdesk.heldout import GREEDY
 from tools.learning.cells import (
     ALGORITHMS,
@@ -55,6 +56,24 @@ def test_the_figures_are_of_the_recipe_that_the_demo_has() -> None:
     assert (SHORT.trajectories, SHORT.variants[0].tries) == (DEMO.tasks * DEMO.tries, DEMO.tries)
     assert ALGORITHMS.trajectories == FULL.tasks * FULL.tries
     assert {variant.tries for variant in ALGORITHMS.variants} == {FULL.tries}
+
+
+def test_recipes_that_defaults_rest_on_are_those_of_the_cells() -> None:
+    for name, row in DEFAULTS.items():
+        for one in row.measured:
+            section = one.source.partition("#")[2]
+            cells = [cell for cell in EVERY if anchor(EXPERIMENTS[cell.experiment].title) == section]
+            assert cells, (name, section)
+            had = one.recipe
+            numbers = {"learning rate": had.learning_rate, "batch": had.batch_size, "passes": had.epochs}
+            for cell in cells:
+                assert {"rank": RANK, **cell.recipe}.items() >= {**numbers, "rank": had.rank}.items(), (name, section)
+                assert one.parameters == (135e6 if is_public(cell) else 0.7e6)
+
+
+def anchor(title: str) -> str:
+    """Of a heading, as GitHub makes it."""
+    return title.lower().replace(" ", "-")
 
 
 def test_what_rl_began_with_on_public_tasks_is_kept() -> None:

@@ -23,17 +23,52 @@ class LearningRates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return hyperparameters.learning_rate or plain
 
 
+class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What trainings had that were measured."""
+
+    learning_rate: float
+    batch_size: int
+    epochs: int
+    rank: int
+    """Of the adapter."""
+
+    def __str__(self) -> str:
+        passes = "1 pass" if self.epochs == 1 else f"{self.epochs} passes"
+        return f"{passes} in batches of {self.batch_size} at {self.learning_rate:g}, rank {self.rank}"
+
+
+class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an algorithm came to on a model of one size."""
+
+    parameters: float
+    """Of the model."""
+    recipe: Recipe
+    figures: str
+    source: str
+    """Where the figures stand."""
+
+    @property
+    def size(self) -> str:
+        return f"{self.parameters / 1e6:g} million parameters"
+
+    def __str__(self) -> str:
+        return f"{self.size}, {self.recipe}: {self.figures} ({self.source})"
+
+
 class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A row: of one algorithm."""
 
     learning_rate: LearningRates
     batch_size: int
     epochs: int
-    evidence: str
-    source: str
-    """Where the evidence stands."""
     least: dict[str, float] = {}
     """Of what data, by name; empty: it is never proposed."""
+    measured: list[Measured] = []
+    """What its place and its figures rest on, the smallest model first."""
+
+    @property
+    def evidence(self) -> str:
+        return "; ".join(map(str, self.measured)) or "judgement"
 
 
 DEFAULTS: Mapping[str, Defaults] = msgspec.toml.decode(

@@ -267,7 +267,7 @@ def _with_evidence(verdict: Verdict) -> Verdict:
         return verdict
     passes = "1 pass" if row.epochs == 1 else f"{row.epochs} passes"
     recipe = f"{passes} in batches of {row.batch_size} at {row.learning_rate.adapter:g} where the job names nothing"
-    return Verdict(verdict.algorithm, True, f"{verdict.why}; {row.evidence} ({row.source}); {recipe}")
+    return Verdict(verdict.algorithm, True, f"{verdict.why}; {row.evidence}; {recipe}")
 
 
 def _unless_old(algorithm: str, shape: Shape, why: str) -> Verdict:
