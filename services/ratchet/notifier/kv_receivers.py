@@ -23,7 +23,7 @@ import structlog
 from msgspec.structs import replace
 
 from ratchet.bus.connection import Bus
-from ratchet.bus.kv import Bucket, Entry
+from ratchet.bus.kv import Bucket
 from ratchet.bus.message import decode
 from ratchet.core.contract import Alert
 from ratchet.core.contract.notifications import NOTIFICATIONS, Receiver
@@ -55,7 +55,7 @@ class ReceiverStore:
         """Of the value in the broker that ours follows; None while it has none."""
         self._mine: Receiver | None = self._read_file()
         """What this process, or the one before it, wrote last as the holder."""
-        self._seen: tuple[int, float] | None = None
+        self._seen: tuple[int | None, float] | None = None
         """The revision of another holder, and when it was first seen."""
         self._written_s = -BEAT_S
 
@@ -103,31 +103,34 @@ class ReceiverStore:
         if bus is None:
             return self._mine
         try:
-            stored = await Bucket(bus, NOTIFICATIONS, Receiver).get(self._blank.name)
+            stored = await self._read(bus)
         except BusUnavailable:
             if self._mine is None:
                 raise
             return self._mine
-        except Unreadable as error:
-            log.error("what was sent cannot be read", receiver=self.name, reason=str(error))
-            self._revision, stored = error.revision, None
-        else:
-            self._revision = None if stored is None else stored.revision
         if stored is None:
             return self._ours(self._mine or self._blank)
-        return await self._of_stored(stored)
-
-    async def _of_stored(self, stored: Entry[Receiver]) -> Receiver | None:
-        value, self._revision, mine = stored.value, stored.revision, self._mine
-        if value.holder in ("", self._holder):
-            return self._ours(mine if mine is not None and mine.beat > value.beat else value)
-        if self._seen is None or self._seen[0] != stored.revision:
-            self._seen = (stored.revision, time.monotonic())
+        mine = self._mine
+        if stored.holder in ("", self._holder):
+            return self._ours(mine if mine is not None and mine.beat > stored.beat else stored)
+        if self._seen is None or self._seen[0] != self._revision:
+            self._seen = (self._revision, time.monotonic())
         if time.monotonic() - self._seen[1] < TAKEOVER_S:
             await self._forget()
             return None
         log.info("takes over", receiver=self.name)
-        return self._ours(value)
+        return self._ours(stored)
+
+    async def _read(self, bus: Bus) -> Receiver | None:
+        """What the broker has, which the next write follows; None where it has nothing that can be read."""
+        try:
+            entry = await Bucket(bus, NOTIFICATIONS, Receiver).get(self.name)
+        except Unreadable as error:
+            log.error("what was sent cannot be read", receiver=self.name, reason=str(error))
+            self._revision = error.revision
+            return None
+        self._revision = entry.revision if entry is not None else None
+        return entry.value if entry is not None else None
 
     async def save(self, receiver: Receiver, now: datetime) -> Receiver:
         """Write it; returns it as it was written. Raises `Conflict` where another notifier was faster.
@@ -140,18 +143,33 @@ class ReceiverStore:
         bus = self._connected()
         if bus is None:
             return written
-        bucket = Bucket(bus, NOTIFICATIONS, Receiver)
         try:
-            if self._revision is None:
-                self._revision = await bucket.create(written.name, written)
-            else:
-                self._revision = await bucket.update(written.name, written, self._revision)
+            await self._write(bus, written)
         except Conflict:
             await self._forget()
             raise
         except BusUnavailable as error:
             log.warning("what was sent is kept on disk", receiver=written.name, reason=str(error))
         return written
+
+    async def _write(self, bus: Bus, written: Receiver) -> None:
+        """Write it to the broker, once more where no other notifier has: it may have taken a write whose answer was
+        lost, or have lost the state. Raises `Conflict`.
+        """
+        try:
+            await self._compare_and_set(bus, written)
+        except Conflict:
+            stored = await self._read(bus)
+            if self._revision is not None and (stored is None or stored.holder != self._holder):
+                raise
+            await self._compare_and_set(bus, written)
+
+    async def _compare_and_set(self, bus: Bus, written: Receiver) -> None:
+        bucket = Bucket(bus, NOTIFICATIONS, Receiver)
+        if self._revision is None:
+            self._revision = await bucket.create(written.name, written)
+        else:
+            self._revision = await bucket.update(written.name, written, self._revision)
 
     def _ours(self, value: Receiver) -> Receiver:
         self._seen = None

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import cast
 
+import msgspec
 import pytest
 
+from ratchet.bus.kv import Bucket
 from ratchet.bus.testing import START
 from ratchet.core.contract import Alert, named_id
-from ratchet.core.contract.notifications import Notification, Receiver, SentReport
-from ratchet.core.errors import BusUnavailable, Rejected
+from ratchet.core.contract.notifications import NOTIFICATIONS, Notification, Receiver, SentReport
+from ratchet.core.errors import BusUnavailable, Conflict, Rejected
 from ratchet.core.rules.alert_book import AlertBook
 from ratchet.notifier.delivery import Delivery, Sources
-from ratchet.notifier.domain.deliveries import Rules
+from ratchet.notifier.domain.deliveries import CLAIM, Rules
 from ratchet.notifier.kv_receivers import ReceiverStore
 from ratchet.notifier.reports import Reports
 from tests.support.fake_bus import alerts_on, fake_bus
@@ -26,15 +29,16 @@ from tests.support.fake_bus import alerts_on, fake_bus
 class Inbox:
     """A receiver that takes what comes."""
 
-    sent: list[tuple[str, Notification]] = field(default_factory=list[tuple[str, Notification]])
+    keys: list[str] = field(default_factory=list[str])
+    """Of the alerts, as they came."""
+    meanwhile: Callable[[], Awaitable[object]] | None = None
+    """What happens while it takes a notification."""
 
     async def send(self, message_id: str, notification: Notification) -> str | None:
-        self.sent.append((message_id, notification))
+        self.keys += [alert.key for alert in notification.alerts]
+        if self.meanwhile is not None:
+            await self.meanwhile()
         return None
-
-    @property
-    def keys(self) -> list[str]:
-        return [alert.key for _, notification in self.sent for alert in notification.alerts]
 
 
 @dataclass
@@ -57,18 +61,27 @@ class World:
         self.now = START
         self.book = AlertBook()
         self.inbox = Inbox()
-        self.folder = folder
         self.reports = FailingReports(error or Rejected("no reports"))
         self.rules = Rules(name="team", spacing=timedelta(), reports=frozenset({"daily"} if error else ()))
-        self.delivery = self.started()
-
-    def started(self, holder: str = "one") -> Delivery:
-        """A notifier that has just been started."""
+        self.states = Bucket(self.bus, NOTIFICATIONS, Receiver)
         blank = Receiver(name="team", kind="webhook", severity="warning", at=self.now)
-        store = ReceiverStore(blank, self.folder, holder, lambda: self.bus if self.bus.is_connected else None)
+        store = ReceiverStore(blank, folder, "one", lambda: self.bus if self.bus.is_connected else None)
         reports = cast("Reports", self.reports)
         sources = Sources(lambda: self.book, alerts_on(self.bus, "notifier"), reports, lambda: self.now)
-        return Delivery(self.rules, store, self.inbox, sources)
+        self.delivery = Delivery(self.rules, store, self.inbox, sources)
+
+    async def looks(self) -> None:
+        """Some looks of the notifier, also after what was under way has lapsed."""
+        for _ in range(3):
+            with suppress(Conflict):
+                await self.delivery.step()
+            self.now += CLAIM
+
+    async def replace_holder(self) -> None:
+        """Another notifier writes the state."""
+        entry = await self.states.get("team")
+        assert entry is not None
+        await self.states.put("team", msgspec.structs.replace(entry.value, holder="two"))
 
     def alert(self, key: str) -> None:
         """One more holds."""
@@ -83,3 +96,34 @@ async def test_alerts_go_on_where_a_report_cannot_be_made(error: Exception, tmp_
     world.alert("disk")
     await world.delivery.step()
     assert (world.inbox.keys, world.reports.asked) == (["disk"], 1)
+
+
+@pytest.mark.parametrize("write", [1, 2], ids=["of the attempt", "of its end"])
+async def test_broker_whose_answer_to_a_write_is_lost_has_nothing_sent_twice(write: int, tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.bus.faults.at, world.bus.faults.after_effect, world.bus.faults.error = write, True, BusUnavailable
+    world.alert("disk")
+    await world.looks()
+    entry = await world.states.get("team")
+    assert entry is not None
+    assert (world.inbox.keys, [*entry.value.known], entry.value.outgoing) == (["disk"], ["disk"], None)
+
+
+async def test_broker_that_loses_the_state_meanwhile_has_nothing_sent_twice(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.inbox.meanwhile = lambda: world.states.delete("team")
+    world.alert("disk")
+    await world.looks()
+    assert world.inbox.keys == ["disk"]
+
+
+async def test_notifier_that_was_replaced_while_it_sent_leaves_the_state_alone(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.inbox.meanwhile = world.replace_holder
+    world.alert("disk")
+    with pytest.raises(Conflict):
+        await world.delivery.step()
+    await world.looks()
+    entry = await world.states.get("team")
+    assert entry is not None
+    assert (world.inbox.keys, entry.value.holder) == (["disk"], "two")
