@@ -135,10 +135,14 @@ class ReceiverStore:
     async def save(self, receiver: Receiver, now: datetime) -> Receiver:
         """Write it; returns it as it was written. Raises `Conflict` where another notifier was faster.
 
-        A broker that is away does not matter: the file has it, and the broker gets it at the next write.
+        A broker that is away does not matter: the file has it, and the broker gets it at the next write. Nor does a
+        disk that is full, or people would not hear of just that.
         """
         written = replace(receiver, holder=self._holder, beat=receiver.beat + 1, at=now)
-        await asyncio.to_thread(write_whole, self._file, msgspec.json.encode(written), mode=PRIVATE)
+        try:
+            await asyncio.to_thread(write_whole, self._file, msgspec.json.encode(written), mode=PRIVATE)
+        except OSError as error:
+            log.warning("what was sent is not kept on disk", receiver=written.name, reason=str(error))
         self._mine, self._written_s = written, time.monotonic()
         bus = self._connected()
         if bus is None:

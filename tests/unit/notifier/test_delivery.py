@@ -127,3 +127,16 @@ async def test_notifier_that_was_replaced_while_it_sent_leaves_the_state_alone(t
     entry = await world.states.get("team")
     assert entry is not None
     assert (world.inbox.keys, entry.value.holder) == (["disk"], "two")
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["the broker is there", "and the broker is away"])
+async def test_alert_is_sent_once_where_the_disk_takes_no_state(away: bool, tmp_path: Path) -> None:
+    world = World(tmp_path)
+    await world.looks()
+    (tmp_path / "team.json").unlink()
+    (tmp_path / "team.json").mkdir()
+    if away:
+        world.bus.broker.go_away()
+    world.alert("disk")
+    await world.looks()
+    assert world.inbox.keys == ["disk"]
