@@ -130,8 +130,9 @@ class Delivery(Lasting):
         try:
             async with asyncio.timeout(MAKE_S):
                 report = await self._reports.due(receiver.reported, rules, now)
-        except (RatchetError, TimeoutError) as error:  # whatever is wrong with a report, alerts go on
-            log.warning("a report waits", receiver=rules.name, reason=str(error) or f"longer than {MAKE_S:g} s")
+        except Exception as error:
+            reason, known = str(error) or f"longer than {MAKE_S:g} s", isinstance(error, RatchetError | TimeoutError)
+            log.warning("a report waits", receiver=rules.name, reason=reason, exc_info=not known)
             self._waits_until_s = time.monotonic() + REMAKE_S
             return receiver
         return receiver if report is None else with_report(receiver, report, now)

@@ -89,7 +89,7 @@ class World:
         self.book.add(Alert(alert_id=named_id(key), key=key, severity="critical", summary=key, source="gateway", at=at))
 
 
-@pytest.mark.parametrize("error", [Rejected("Code: 62"), BusUnavailable("away")])
+@pytest.mark.parametrize("error", [Rejected("Code: 62"), BusUnavailable("away"), KeyError("a fault of ours")])
 async def test_alerts_go_on_where_a_report_cannot_be_made(error: Exception, tmp_path: Path) -> None:
     world = World(tmp_path, error)
     await world.delivery.step()
