@@ -82,7 +82,7 @@ class Notifier:
         key = settings.alertmanager_key
         self._others = {PATH: alertmanager_app(key.get_secret_value(), self._alerts)} if key is not None else {}
         self._ended = EndedJobs(self._broker.bus, timing.now)
-        reports = Reports(shared, self._book, self._ended)
+        reports = Reports(shared, self._followed, self._ended)
         self._sources = Sources(self._book, self._alerts, reports, timing.now)
         folder = shared.data_dir / NAME
         holder = holder_of(folder)

@@ -14,9 +14,11 @@ from ratchet.bus.message import decode
 from ratchet.bus.tasks import Lasting
 from ratchet.core.contract.notifications import SentReport
 from ratchet.core.contract.state import ENDED, JOBS, Job
-from ratchet.core.rules.alert_book import RECENTLY, AlertBook, Noticed
+from ratchet.core.errors import BusUnavailable
+from ratchet.core.rules.alert_book import RECENTLY, Noticed
 from ratchet.core.rules.job_facts import job_out
 from ratchet.core.rules.reports import DAILY, SPANS, Report, daily_report, job_report, weekly_report
+from ratchet.core.service.alerts import AlertsFollower
 from ratchet.core.service.settings import SharedSettings
 from ratchet.notifier.domain.deliveries import Rules
 from ratchet.notifier.domain.schedule import DueReport, due_report
@@ -61,13 +63,13 @@ def _is_recent(job: Job, now: datetime) -> bool:
 class Reports:
     """Makes reports for receivers."""
 
-    def __init__(self, shared: SharedSettings, book: Callable[[], AlertBook | None], ended: EndedJobs) -> None:
+    def __init__(self, shared: SharedSettings, followed: AlertsFollower, ended: EndedJobs) -> None:
         self._shared = shared
-        self._book = book
+        self._followed = followed
         self._ended = ended
 
     async def due(self, reported: Mapping[str, datetime], rules: Rules, now: datetime) -> SentReport | None:
-        """The next report of a receiver that got these. Raises `Unavailable`, where ClickHouse is away."""
+        """The next report of a receiver that got these. Raises `Unavailable` without ClickHouse or the broker."""
         roles = rules.roles
         report_due = due_report(reported, rules.reports, self._ended.of(roles), now)
         if report_due is None:
@@ -88,6 +90,8 @@ class Reports:
         )
 
     async def _of_time(self, report_due: DueReport, roles: Sequence[str]) -> Report:
+        if self._followed.unread is not None:
+            raise BusUnavailable(self._followed.unread)
         # Who sends no reports of days needs no ClickHouse, and does not pay for its driver.
         from ratchet.core.stores.report_facts import facts_between  # noqa: PLC0415
         from ratchet.core.stores.warehouse import Warehouse  # noqa: PLC0415
@@ -100,4 +104,4 @@ class Reports:
         return daily_report(facts, self._alerts(roles)) if report_due.kind == DAILY else weekly_report(facts)
 
     def _alerts(self, roles: Sequence[str]) -> list[Noticed]:
-        return [noticed for noticed in self._book() or () if not roles or noticed.alert.role in roles]
+        return [noticed for noticed in self._followed.book if not roles or noticed.alert.role in roles]
