@@ -27,6 +27,7 @@ from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.report_facts import facts_between
 from ratchet.core.stores.warehouse import Warehouse
 from ratchet.notifier.app import Timing, build
+from ratchet.notifier.domain.schedule import SETTLED
 from ratchet.notifier.settings import Settings
 from tests.integration.test_statistics import ended, rewarded, store
 from tests.support.contract_files import example
@@ -127,7 +128,7 @@ async def test_daily_report_comes_once_from_two_notifiers_and_after_a_restart(
         async with notifier(shared_settings, receiver, lambda: clock[0], "daily"):
             await eventually(lambda: is_noted(bus, "daily"))
             async with notifier(second, receiver, lambda: clock[0], "daily"):
-                clock[0] = MORNING + timedelta(seconds=1)
+                clock[0] = MORNING + SETTLED
                 await eventually(lambda: has(receiver, 1))
                 clock[0] += timedelta(minutes=5)
         async with notifier(shared_settings, receiver, lambda: clock[0], "daily"):

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from ratchet.core.contract.state import Job
-from ratchet.notifier.domain.schedule import DueReport, due_report, newest_end, with_beginnings
+from ratchet.notifier.domain.schedule import SETTLED, DueReport, due_report, newest_end, with_beginnings
 from tests.support.training import job
 
 MONDAY = datetime(2026, 3, 2, 8, tzinfo=UTC)
@@ -36,12 +36,12 @@ class Inbox:
             new.append(due)
 
 
-def test_daily_report_is_due_at_eight_and_once() -> None:
+def test_daily_report_is_due_at_eight_once_what_happened_is_stored() -> None:
     inbox, day = Inbox("daily"), timedelta(days=1)
-    assert inbox.look(MONDAY - timedelta(minutes=1)) == []
-    assert inbox.look(MONDAY) == ["daily"]
+    assert inbox.look(MONDAY + timedelta(seconds=59)) == []
+    assert inbox.look(MONDAY + timedelta(seconds=60)) == ["daily"]
     assert inbox.look(MONDAY + timedelta(hours=20)) == []
-    assert inbox.look(MONDAY + day) == ["daily"]
+    assert inbox.look(MONDAY + day + timedelta(seconds=60)) == ["daily"]
     assert [report.until for report in inbox.got] == [MONDAY, MONDAY + day]
 
 
@@ -75,7 +75,7 @@ def test_clock_that_ran_ahead_for_a_year_holds_no_report_back() -> None:
     inbox = Inbox("daily")
     inbox.look(MONDAY + timedelta(days=365))
     assert inbox.look(MONDAY + timedelta(hours=1)) == []
-    assert inbox.look(MONDAY + timedelta(days=1)) == ["daily"]
+    assert inbox.look(MONDAY + timedelta(days=1, minutes=1)) == ["daily"]
 
 
 @pytest.mark.parametrize(("state", "sent"), [("completed", ["job"]), ("failed", ["job"]), ("cancelled", [])])
@@ -110,6 +110,6 @@ def test_reported_trainings_are_forgotten_after_two_days() -> None:
     assert set(inbox.reported) == {"job"}
 
 
-def test_week_ends_on_the_monday_at_or_before_now() -> None:
-    assert newest_end("weekly", MONDAY) == MONDAY
-    assert newest_end("weekly", MONDAY - timedelta(seconds=1)) == MONDAY - timedelta(weeks=1)
+def test_week_ends_on_the_monday_before_now() -> None:
+    assert newest_end("weekly", MONDAY + SETTLED) == MONDAY
+    assert newest_end("weekly", MONDAY + SETTLED - timedelta(seconds=1)) == MONDAY - timedelta(weeks=1)
