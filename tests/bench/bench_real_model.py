@@ -1,15 +1,18 @@
-"""SmolLM2-135M in the local engine beside `transformers.generate`, in bfloat16 and float32: tokens per second.
+"""SmolLM2-135M in the local engine beside `transformers.generate` and vLLM, in bfloat16 and float32: tokens per second.
 
 Run: `python -m tests.bench.bench_real_model [ROWS ...]` (about 2 minutes; rows computed together, 1 8 32 without any).
-Greedy answers of 24 tokens to prompts of about 150, by one thread; each figure is the better of two runs. Times are of
-the processor, which other load disturbs least.
+Greedy answers of 24 tokens to prompts of 150, by one thread; each figure is the better of two runs. Times are of the
+processor, which other load disturbs least. vLLM takes part where `make vllm` has installed it.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,10 +23,18 @@ from ratchet.local.engine_local.torch_batch import Batch, Job
 from ratchet.local.engine_local.torch_llama import lean_network
 from ratchet.local.engine_local.torch_policies import Weights, load_weights
 from ratchet.local.engine_local.torch_slots import Network, Slots, TransformersNetwork
+from ratchet.local.local_stack.vllm import installed_vllm
 from ratchet.local.smollm2 import smollm2
 
 PROMPT, ANSWER = 150, 24
 RUNS = 2
+VLLM_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # its time is that of one process
+    "VLLM_NO_USAGE_STATS": "1",
+}
 
 
 def spent_s(work: Callable[[], object]) -> float:
@@ -61,6 +72,21 @@ def generate(model: Any, ids: Sequence[Sequence[int]]) -> None:
     )
 
 
+def vllm_s(python: Path, model: Path, dtype: str, counts: Sequence[int]) -> Mapping[int, float]:
+    """Of vLLM, by rows that are computed together."""
+    script = Path(__file__).with_name("vllm_answers.py")
+    sizes = map(str, (PROMPT, ANSWER, RUNS, *counts))
+    ran = subprocess.run(
+        [str(python), str(script), str(model), dtype, *sizes],
+        env={**os.environ, **VLLM_ENVIRONMENT},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    lines = [line.split() for line in ran.stdout.splitlines() if line.startswith("vllm ")]
+    return {int(rows): float(seconds) for _, rows, seconds in lines}
+
+
 @torch.inference_mode()
 def step_ms(network: Network, rows: int) -> float:
     """One more token for so many rows, without the prompt and the drawing."""
@@ -71,13 +97,14 @@ def step_ms(network: Network, rows: int) -> float:
     return min(spent_s(lambda: slots.forward(0, [[9]] * rows)) for _ in range(3)) * 1000
 
 
-def compare(weights: Weights, name: str, rows: int) -> None:
+def compare(weights: Weights, name: str, rows: int, vllm: float | None) -> None:
     network = lean_network(weights.model)
     own = spent_s(lambda: answer(network, prompts(rows)))
     theirs = spent_s(lambda: generate(weights.model, prompts(rows)))
     steps = [step_ms(one, rows) for one in (network, TransformersNetwork(weights.model))]
     _print(
         f"{name:<8} {rows:>2} rows: {rows * ANSWER / own:6.1f} tokens/s, {theirs / own:.2f} times transformers.generate"
+        f"{f', {vllm / own:.2f} times vLLM' if vllm is not None else ''}"
         f"; a step {steps[0]:5.1f} ms, with transformers' own network {steps[1]:5.1f} ms"
     )
 
@@ -85,10 +112,12 @@ def compare(weights: Weights, name: str, rows: int) -> None:
 def main() -> None:
     torch.set_num_threads(1)
     counts = [int(text) for text in sys.argv[1:]] or [1, 8, 32]
+    vllm = installed_vllm()
     for dtype in (BFLOAT16, FLOAT32):
+        beside = vllm_s(vllm, smollm2(), dtype, counts) if vllm else {}
         weights = load_weights(smollm2(), dtype)
         for rows in counts:
-            compare(weights, dtype, rows)
+            compare(weights, dtype, rows, beside.get(rows))
 
 
 def _print(line: str) -> None:
