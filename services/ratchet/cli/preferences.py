@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -23,23 +23,22 @@ from ratchet.cli.imports import CheckOnly
 from ratchet.cli.judges import configured_judge, judge_on, named_judge
 from ratchet.cli.options import HERE, AsJson, Directory, DryRun, OptionalRole, RoleOption, json_in, options_beside
 from ratchet.cli.output import Bar, console, follow_up, print_answer, print_table, progress
-from ratchet.core.contract import Preference
 from ratchet.core.contract.http.jobs import RaterIn, RatersOut
 from ratchet.core.contract.state import RATERS, RaterDecisions
 from ratchet.core.datasets.clickhouse_preferences import Preferences
 from ratchet.core.errors import Rejected
+from ratchet.core.preferences.adding import AddReport, add_lines
 from ratchet.core.preferences.agreement import agreement
 from ratchet.core.preferences.clickhouse_stored import Count, Kept, Selection, StoredPreferences
 from ratchet.core.preferences.clickhouse_tries import Tries
 from ratchet.core.preferences.deriving import DerivationReport, Deriver
-from ratchet.core.preferences.publishing import Published, Sink, publish
+from ratchet.core.preferences.publishing import Sink
 from ratchet.core.preferences.quarantine import QUARANTINED, Decisions, Quarantine, standing
-from ratchet.core.preferences.records import append, preference_of, read_lines, record_of
+from ratchet.core.preferences.records import Line, append, read_lines, record_of
 from ratchet.core.preferences.rules import RULES
 from ratchet.core.preferences.rules.base import Rule
 from ratchet.core.preferences.teacher import TRIES, Teacher
 from ratchet.core.rules.chat import text_of
-from ratchet.core.rules.redaction import redact_message
 
 if TYPE_CHECKING:
     from ratchet.core.stores.warehouse import Warehouse
@@ -48,8 +47,6 @@ app = typer.Typer(no_args_is_help=True)
 
 Source = Literal["human", "teacher", "heuristic", "derived", "rag"]
 
-Numbered = Iterator[tuple[int, object]]
-"""Records with the numbers of their lines; an error stands for one that cannot be read."""
 RANKING, RANKING_CALLS = "RANKING", 10_000
 """Whose budget the questions to a `--model` count against: no role has this name. And how many there are in a day."""
 PAGE = 500
@@ -277,23 +274,6 @@ def export(
     print_answer({"file": str(file), "added": added, "present": present}, as_json, sentence)
 
 
-@dataclass(frozen=True, slots=True)
-class BadLine:
-    """A record that was left out."""
-
-    line: int
-    reason: str
-
-
-@dataclass
-class AddReport:
-    """The fate of the records."""
-
-    records: int = 0
-    done: Published = field(default_factory=Published)
-    bad: list[BadLine] = field(default_factory=list[BadLine])
-
-
 @asynccontextmanager
 async def outlet(endpoints: Endpoints, dry_run: bool, role: str | None) -> AsyncGenerator[Sink]:
     """The sink of preferences; that of a dry run checks them only."""
@@ -317,41 +297,24 @@ async def derived(
         return await deriver.derive(known if role is None else [role], bar)
 
 
-async def add_records(endpoints: Endpoints, records: Numbered, role: str | None, dry_run: bool) -> AddReport:
-    """Publish the good ones among numbered records, redacted."""
+async def add_records(endpoints: Endpoints, records: Iterable[Line], role: str | None, dry_run: bool) -> AddReport:
+    """Publish the good ones among the records."""
     async with warehouse_of(settings_of(endpoints, role)) as warehouse, outlet(endpoints, dry_run, role) as sink:
-        report, good = AddReport(), dict[str, Preference]()
-        lines: dict[str, int] = {}
-        for number, record in records:
-            report.records += 1
-            try:
-                if isinstance(record, Rejected):
-                    raise record
-                preference, _ = redact_message(preference_of(record, role))
-            except Rejected as error:
-                report.bad.append(BadLine(number, str(error)))
-                continue
-            lines.setdefault(preference.preference_id, number)
-            good.setdefault(preference.preference_id, preference)
-        await publish(sink, StoredPreferences(warehouse).known, list(good.values()), report.done)
-        report.bad += [BadLine(lines[refused.preference_id], refused.reason) for refused in report.done.refused]
-        report.bad.sort(key=lambda bad: bad.line)
-        return report
+        return await add_lines(sink, StoredPreferences(warehouse).known, records, role)
 
 
 def given(
     record: str | None, file: Path | None, choice: Mapping[str, object], about: Mapping[str, object]
-) -> Numbered | None:
+) -> Iterable[Line] | None:
     """The records: of a file, of standard input (`-`), or one choice by options; None unless it is one of the three."""
     chosen = any(value is not None for value in (*choice.values(), *about.values()))
     if [record is not None, file is not None, chosen].count(True) != 1 or record not in (None, "-"):
         return None
     if file is not None:
-        lines = read_lines(file)
-        return ((line.number, line.record if line.problem is None else Rejected(line.problem)) for line in lines)
+        return read_lines(file)
     if chosen:
-        return iter([(1, {**choice, "metadata": about})])
-    return iter([(1, json_in(sys.stdin.buffer.read(), "standard input"))])
+        return [Line(1, {**choice, "metadata": about})]
+    return [Line(1, json_in(sys.stdin.buffer.read(), "standard input"))]
 
 
 async def append_new(endpoints: Endpoints, selection: Selection, file: Path, bar: Bar) -> tuple[int, int]:

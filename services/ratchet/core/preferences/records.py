@@ -144,7 +144,7 @@ def append(path: Path, records: Sequence[JsonObject]) -> None:
 
 
 def read_lines(path: Path) -> Iterator[Line]:
-    """The lines that hold something. Raises `NotFound` or `Rejected`."""
+    """The lines of a file. Raises `NotFound` or `Rejected`."""
     try:
         text = path.read_bytes()
     except FileNotFoundError as error:
@@ -153,6 +153,11 @@ def read_lines(path: Path) -> Iterator[Line]:
         raise Rejected(f"{path} is a directory, not a file") from error
     except OSError as error:
         raise Rejected(f"cannot read {path}: {error}") from error
+    return lines_of(text)
+
+
+def lines_of(text: bytes) -> Iterator[Line]:
+    """The lines that hold something."""
     for number, line in enumerate(text.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
         if line.strip():
             try:
