@@ -147,3 +147,15 @@ function trimmed(value: number, digits: number): string {
 export function answeredBy(policy: string | null, model: string | null): string | null {
   return policy?.endsWith("@0") === true && model !== null ? model : policy;
 }
+
+/** An instant as the browser's field of date and time wants it, in the reader's time zone. */
+export function toField(instant: string): string {
+  const at = Date.parse(instant);
+  if (Number.isNaN(at)) return "";
+  return new Date(at - new Date(at).getTimezoneOffset() * 60_000).toISOString().slice(0, 16);
+}
+
+export function fromField(value: string): string {
+  const at = Date.parse(value);
+  return Number.isNaN(at) ? "" : new Date(at).toISOString();
+}

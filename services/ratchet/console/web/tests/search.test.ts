@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { fromField, isDetailed, isEmptySearch, pathOf, policyOf, searchOf, toField, wrongWith } from "../src/views/trajectories/search.ts";
+import { fromField, toField } from "../src/format.ts";
+import { isDetailed, isEmptySearch, pathOf, policyOf, searchOf, wrongWith } from "../src/views/trajectories/search.ts";
 
 const NOW = Date.parse("2026-03-01T12:00:42.5Z");
 

@@ -2,6 +2,7 @@
 
 import type { ComponentChildren } from "preact";
 import { useId } from "preact/hooks";
+import { fromField, toField } from "../format.ts";
 
 /** Attributes that a field of text may have. */
 interface Attributes {
@@ -17,6 +18,9 @@ interface Attributes {
   step?: number | "any";
   rows?: number;
 }
+
+/** Values, those with a text of their own beside it. */
+type Options = readonly (string | readonly [value: string, text: string])[];
 
 interface Described {
   label: string;
@@ -50,6 +54,11 @@ export function TextField({ label, hint, wrong, value, onValue, ...rest }: Descr
   );
 }
 
+/** An instant, in the reader's time zone. */
+export function InstantField({ label, value, onValue }: { label: string; value: string; onValue: (value: string) => void }) {
+  return <TextField label={label} type="datetime-local" value={toField(value)} onValue={(text) => onValue(fromField(text))} />;
+}
+
 export function TextArea({ label, hint, wrong, value, onValue, ...rest }: Described & Omit<Attributes, "type"> & { value: string; onValue: (value: string) => void }) {
   const id = useId();
   const about = { label, hint, wrong: wrong ?? null };
@@ -60,14 +69,15 @@ export function TextArea({ label, hint, wrong, value, onValue, ...rest }: Descri
   );
 }
 
-export function Select({ label, hint, value, onValue, options }: Described & {
-  value: string; onValue: (value: string) => void; options: readonly (readonly [value: string, text: string])[];
+export function Select({ label, hint, wrong, value, onValue, options }: Described & {
+  value: string; onValue: (value: string) => void; options: Options;
 }) {
   const id = useId();
+  const about = { label, hint, wrong: wrong ?? null };
   return (
-    <Frame id={id} label={label} hint={hint}>
-      <select {...described(id, { label, hint })} value={value} onChange={(event) => onValue(event.currentTarget.value)}>
-        {options.map(([each, text]) => <option key={each} value={each}>{text}</option>)}
+    <Frame id={id} {...about}>
+      <select {...described(id, about)} value={value} onChange={(event) => onValue(event.currentTarget.value)}>
+        {options.map((one) => (typeof one === "string" ? [one, one] : one)).map(([value, text]) => <option key={value} value={value}>{text}</option>)}
       </select>
     </Frame>
   );

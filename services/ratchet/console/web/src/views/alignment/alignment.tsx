@@ -2,36 +2,33 @@
 
 import { useState } from "preact/hooks";
 import { useResource } from "../../api/resource.ts";
-import type { ConsoleSchemas, CoordinatorSchemas } from "../../api/types.ts";
+import type { CoordinatorSchemas } from "../../api/types.ts";
 import { bytes, count, share, shortId, words } from "../../format.ts";
 import { JobProgress, JobState, JobTable } from "../../parts/job_list.tsx";
 import { heartbeatWarning, inOrder, isActive, type Job } from "../../parts/jobs.ts";
 import { ModelCard } from "../../parts/model_card.tsx";
-import { roleOptions, useRoles } from "../../parts/roles.ts";
+import { RoleSelect } from "../../parts/roles.tsx";
 import { href, type Route } from "../../route.ts";
 import { navigate } from "../../router.ts";
-import { Select } from "../../ui/form.tsx";
 import { Empty, Facts, Figure, Meter, Page, Panel } from "../../ui/panel.tsx";
 import { Banner, Loaded } from "../../ui/resource.tsx";
 import { Pill } from "../../ui/status.tsx";
 import { Table } from "../../ui/table.tsx";
 import { DataText, Id } from "../../ui/text.tsx";
 import { useNow } from "../../ui/time.tsx";
-import { CurvePanel } from "../training/curves.tsx";
+import { CurvePanel, useCurves } from "../training/curves.tsx";
 import { inReadingOrder } from "../training/curves.ts";
 import { droppedLines, parseReport, verdict, type SchemaReport } from "./schema_report.ts";
 
 type Jobs = CoordinatorSchemas["JobsOut"];
 type Dpo = CoordinatorSchemas["DpoStatusOut"];
 type DpoRole = CoordinatorSchemas["DpoRoleOut"];
-type Curves = ConsoleSchemas["CurvesOut"];
 
 const ALGORITHMS = ["reward_model", "dpo", "kto"] as const;
 const TAILED = 3;
 
 export function AlignmentView({ route }: { route: Route }) {
   const role = route.params["role"] ?? "";
-  const roles = useRoles(role);
   const asked = (algorithm: string) => `/coordinator/v1/jobs?limit=20&algorithm=${algorithm}${role === "" ? "" : `&role=${encodeURIComponent(role)}`}`;
   const options = { on: (hint: { kind: string }) => hint.kind === "job", everyMs: 3_000 };
   const reward = useResource<Jobs>(asked(ALGORITHMS[0]), options);
@@ -44,7 +41,7 @@ export function AlignmentView({ route }: { route: Route }) {
         <a class="button" href={href("training", { start: "1", role, algorithm: "reward_model" })}>Train a reward model</a>
         <a class="button main" href={href("training", { start: "1", role, algorithm: "dpo" })}>Start DPO</a>
       </>}>
-      <div class="fields"><Select label="Role" value={role} onValue={(value) => navigate(href("alignment", { role: value }), { replace: true })} options={roleOptions(roles, "all roles")} /></div>
+      <div class="fields"><RoleSelect value={role} onValue={(value) => navigate(href("alignment", { role: value }), { replace: true })} /></div>
       <Tail jobs={all} />
       <div class="grid">
         <Preferences role={role} />
@@ -62,10 +59,9 @@ export function AlignmentView({ route }: { route: Route }) {
 /** The job that runs, or the last one: its progress, its newest figures, its checkpoint. */
 function Tail({ jobs }: { jobs: readonly Job[] }) {
   const now = useNow();
-  const job = jobs[0];
-  const curves = useResource<Curves>(job === undefined ? null : `/v1/jobs/${encodeURIComponent(job.training_job_id)}/curves`,
-    job !== undefined && isActive(job) ? { everyMs: 3_000 } : {});
-  if (job === undefined) return null;
+  const job = jobs[0] ?? null;
+  const curves = useCurves(job?.training_job_id ?? null, job);
+  if (job === null) return null;
   const silent = heartbeatWarning(job, now);
   const made = job.artifacts;
   return (

@@ -1,9 +1,8 @@
 // Annotation: a queue for the keyboard, pairs in a hidden order, and how far the raters agree.
 
-import { roleOptions, useRoles } from "../../parts/roles.ts";
+import { RoleSelect, useRoles } from "../../parts/roles.tsx";
 import { href, type Route } from "../../route.ts";
 import { navigate } from "../../router.ts";
-import { Select } from "../../ui/form.tsx";
 import { Empty, Page, Panel } from "../../ui/panel.tsx";
 import { Banner } from "../../ui/resource.tsx";
 import { session, whyNot } from "../../api/session.ts";
@@ -18,7 +17,7 @@ export function AnnotationView({ route }: { route: Route }) {
   useStore(session);
   const tab = route.params["tab"] ?? "";
   const role = route.params["role"] ?? "";
-  const roles = useRoles(role);
+  const roles = useRoles();
   const why = whyNot("annotate");
   const chosen = role === "" ? (roles.length === 1 ? roles[0] : undefined) : role;
   return (
@@ -27,7 +26,7 @@ export function AnnotationView({ route }: { route: Route }) {
         <nav class="tabs grow" aria-label="Ways to annotate">
           {TABS.map(([each, name]) => <a key={each} href={href("annotation", { tab: each, role })} aria-current={each === tab ? "page" : undefined}>{name}</a>)}
         </nav>
-        <Select label="Role" value={role} onValue={(chosen) => navigate(href("annotation", { tab, role: chosen }))} options={roleOptions(roles, "all roles")} />
+        <RoleSelect value={role} onValue={(chosen) => navigate(href("annotation", { tab, role: chosen }))} />
       </div>
       {why !== null
         ? <Banner tone="info" title={`Opinions are for those who give them. ${why}`}><p>Trajectories can be read <a href={href("trajectories", { role })}>in their list</a>.</p></Banner>

@@ -42,7 +42,7 @@ function PatternList({ state }: { state: string }) {
   const plans = useResource<{ plans: Plan[] }>(`${API}/plans`, { everyMs: EVERY_MS });
   return (
     <Page title="What to change" lead="What agents do wrong, or otherwise than before; what is planned because of it; and whether that helped.">
-      <div class="fields"><Select label="Patterns" value={state} onValue={(chosen) => navigate(href("changes", { state: chosen }))} options={["open", "closed", "dismissed"].map((each) => [each, each] as const)} /></div>
+      <div class="fields"><Select label="Patterns" value={state} onValue={(chosen) => navigate(href("changes", { state: chosen }))} options={["open", "closed", "dismissed"]} /></div>
       <Panel title="The dearest first" flush>
         <Loaded of={patterns} what="the patterns">{(answer) => answer.patterns.length === 0
           ? <Empty><p>No pattern is here. One opens once two windows of time show it; <code>ratchet analyze ROLE</code> looks now.</p></Empty>

@@ -4,18 +4,17 @@ import { useResource } from "../../api/resource.ts";
 import type { Alerts, Receiver } from "../../api/types.ts";
 import { count, plural } from "../../format.ts";
 import { Empty, Panel } from "../../ui/panel.tsx";
-import { Failure, Loading } from "../../ui/resource.tsx";
+import { Loaded } from "../../ui/resource.tsx";
 import { Status } from "../../ui/status.tsx";
 import { Table } from "../../ui/table.tsx";
 import { DataText } from "../../ui/text.tsx";
 import { Ago } from "../../ui/time.tsx";
 
 export function Receivers() {
-  const { data, error, reload } = useResource<Alerts>("/v1/alerts", { everyMs: 10_000 });
+  const alerts = useResource<Alerts>("/v1/alerts", { everyMs: 10_000 });
   return (
     <Panel title="Who gets alerts" id="receivers" flush>
-      {error !== null && <Failure error={error} at={null} what="the receivers of alerts" onRetry={reload} />}
-      {data === null ? error === null && <Loading what="the receivers of alerts" /> : <Known alerts={data} />}
+      <Loaded of={alerts} what="the receivers of alerts">{(answer) => <Known alerts={answer} />}</Loaded>
     </Panel>
   );
 }

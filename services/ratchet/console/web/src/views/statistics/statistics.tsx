@@ -4,7 +4,8 @@ import { useMemo, useState } from "preact/hooks";
 import { useResource } from "../../api/resource.ts";
 import { LineChart } from "../../charts/line.tsx";
 import { count, dollars, duration, instant, plural, share } from "../../format.ts";
-import { roleOptions, useRoles } from "../../parts/roles.ts";
+import { EndFields, OriginFields } from "../../parts/filters.tsx";
+import { RoleSelect } from "../../parts/roles.tsx";
 import { href, type Route } from "../../route.ts";
 import { navigate } from "../../router.ts";
 import { Select, TextField } from "../../ui/form.tsx";
@@ -12,7 +13,6 @@ import { Empty, Figure, Page, Panel } from "../../ui/panel.tsx";
 import { Loaded } from "../../ui/resource.tsx";
 import { Table } from "../../ui/table.tsx";
 import { DataText } from "../../ui/text.tsx";
-import { fromField, toField } from "../trajectories/search.ts";
 import { askedOf, DIMENSIONS, FIGURES, figureOf, isDetailed, LINES, listOf, meanText, nameOf, pathOf, seriesOf, tokensOf, WITHIN, wrongWith, type Asked, type Group, type Measures, type Statistics } from "./query.ts";
 
 export function StatisticsView({ route }: { route: Route }) {
@@ -121,7 +121,6 @@ const OPTIONS = DIMENSIONS.map((name) => [name, labelOf(name)] as const);
 
 function Form({ asked, wrong }: { asked: Asked; wrong: string | null }) {
   const [draft, setDraft] = useState(asked);
-  const roles = useRoles(asked.role);
   const change = (name: keyof Asked) => (value: string) => setDraft({ ...draft, [name]: value });
   /** A choice is asked for at once, with what is typed already. */
   const choose = (name: keyof Asked) => (value: string) => navigate(href("statistics", { ...draft, ...(name === "by" && value === "" ? { and: "" } : {}), [name]: value }), { replace: true });
@@ -133,25 +132,17 @@ function Form({ asked, wrong }: { asked: Asked; wrong: string | null }) {
     <form class="search" onSubmit={submit}>
       <div class="fields">
         <Select label="Time" value={draft.within} onValue={choose("within")} options={WITHIN} />
-        <Select label="Role" value={draft.role} onValue={choose("role")} options={roleOptions(roles, "all roles")} />
+        <RoleSelect value={draft.role} onValue={choose("role")} />
         <Select label="Group by" value={draft.by} onValue={choose("by")} options={[["", "nothing"], ...OPTIONS]} />
         {draft.by !== "" && <Select label="and by" value={draft.and} onValue={choose("and")} options={[["", "nothing else"], ...OPTIONS.filter(([name]) => name !== draft.by)]} />}
-        <Select label="Over time, by" value={draft.every} onValue={choose("every")} options={[["", "what fits"], ["hour", "hour"], ["day", "day"], ["week", "week"]]} />
+        <Select label="Over time, by" value={draft.every} onValue={choose("every")} options={[["", "what fits"], "hour", "day", "week"]} />
       </div>
       <details open={isDetailed(asked)}>
         <summary>Agent, domain, model, policy and more</summary>
         <div class="fields">
-          <TextField label="Agent" value={draft.agent} onValue={change("agent")} />
-          <TextField label="Domain" value={draft.domain} onValue={change("domain")} />
-          <TextField label="Model" value={draft.model} onValue={change("model")} />
-          <TextField label="Policy" placeholder="7 or support@7" value={draft.policy} onValue={change("policy")} />
-          <TextField label="Profile" value={draft.profile} onValue={change("profile")} />
-          <TextField label="Source" placeholder="client, assembled, import:…" value={draft.source} onValue={change("source")} />
-          <Select label="Outcome" value={draft.outcome} onValue={choose("outcome")} options={[["", "any"], ["success", "success"], ["partial", "partial"], ["failure", "failure"], ["none", "none reported"]]} />
-          <Select label="Arm" value={draft.arm} onValue={choose("arm")} options={[["", "any"], ["stable", "stable"], ["canary", "canary"], ["pinned", "pinned"], ["mixed", "mixed"]]} />
+          <EndFields draft={draft} choose={choose} />
           <TextField label="Key" value={draft.key} onValue={change("key")} />
-          <div class="wide"><TextField label="From" type="datetime-local" value={toField(draft.since)} onValue={(value) => change("since")(fromField(value))} /></div>
-          <div class="wide"><TextField label="Until" type="datetime-local" value={toField(draft.until)} onValue={(value) => change("until")(fromField(value))} /></div>
+          <OriginFields draft={draft} change={change} />
         </div>
         <div class="row"><button type="submit" class="button main">Ask</button></div>
       </details>

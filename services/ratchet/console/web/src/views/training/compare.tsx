@@ -4,14 +4,14 @@ import { useResource } from "../../api/resource.ts";
 import type { ConsoleSchemas } from "../../api/types.ts";
 import { count, duration, shortId } from "../../format.ts";
 import { JobState } from "../../parts/job_list.tsx";
-import { hasEnded, resultText, tookSeconds, type Job } from "../../parts/jobs.ts";
+import { resultText, tookSeconds, type Job } from "../../parts/jobs.ts";
 import { href } from "../../route.ts";
 import { Empty, Page, Panel } from "../../ui/panel.tsx";
 import { Loaded } from "../../ui/resource.tsx";
 import { Table } from "../../ui/table.tsx";
 import { DataText } from "../../ui/text.tsx";
 import { Ago, useNow } from "../../ui/time.tsx";
-import { CurveFrame } from "./curves.tsx";
+import { CurveFrame, useCurves } from "./curves.tsx";
 import { curveName, differences, overEachOther } from "./curves.ts";
 
 type Curves = ConsoleSchemas["CurvesOut"];
@@ -30,11 +30,6 @@ export function ComparePage({ one, other }: { one: string; other: string }) {
 
 function useJob(id: string) {
   return useResource<Job>(`/coordinator/v1/jobs/${encodeURIComponent(id)}`, { on: (hint) => hint.subject === id });
-}
-
-function useCurves(id: string, job: Job | null) {
-  const options = { on: (hint: { subject: string | null }) => hint.subject === id };
-  return useResource<Curves>(`/v1/jobs/${encodeURIComponent(id)}/curves`, job !== null && hasEnded(job) ? options : { ...options, everyMs: 3_000 });
 }
 
 function Heads({ jobs, names }: { jobs: readonly [Job, Job]; names: readonly [string, string] }) {

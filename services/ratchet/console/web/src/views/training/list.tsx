@@ -6,7 +6,7 @@ import type { CoordinatorSchemas } from "../../api/types.ts";
 import { count, duration, plural } from "../../format.ts";
 import { JobTable } from "../../parts/job_list.tsx";
 import { inOrder, isActive, type Job } from "../../parts/jobs.ts";
-import { roleOptions, useRoles } from "../../parts/roles.ts";
+import { RoleSelect } from "../../parts/roles.tsx";
 import { href, type Route } from "../../route.ts";
 import { navigate } from "../../router.ts";
 import { Select } from "../../ui/form.tsx";
@@ -24,7 +24,6 @@ export function JobList({ route }: { route: Route }) {
   const asked = new URLSearchParams({ limit: String(PAGE), offset, ...(role && { role }), ...(state && { state }), ...(algorithm && { algorithm }) });
   const jobs = useResource<Jobs>(`/coordinator/v1/jobs?${asked}`, { on: (hint) => hint.kind === "job", everyMs: 10_000 });
   const status = useResource<Status>("/coordinator/v1/status/training", { on: (hint) => hint.kind === "job", everyMs: 10_000 });
-  const roles = useRoles(role);
   const filter = (change: Record<string, string>) => navigate(href("training", { role, state, algorithm, ...change }), { replace: true });
   const known = status.data?.algorithms ?? (algorithm === "" ? [] : [algorithm]);
   return (
@@ -32,9 +31,9 @@ export function JobList({ route }: { route: Route }) {
       actions={<a class="button main" href={href("training", { start: "1", role })}>Start a training</a>}>
       {status.data !== null && <Summary status={status.data} />}
       <div class="fields">
-        <Select label="Role" value={role} onValue={(value) => filter({ role: value })} options={roleOptions(roles, "all roles")} />
-        <Select label="State" value={state} onValue={(value) => filter({ state: value })} options={[["", "all states"], ...STATES.map((one) => [one, one] as const)]} />
-        <Select label="Algorithm" value={algorithm} onValue={(value) => filter({ algorithm: value })} options={[["", "all algorithms"], ...known.map((one) => [one, one] as const)]} />
+        <RoleSelect value={role} onValue={(value) => filter({ role: value })} />
+        <Select label="State" value={state} onValue={(value) => filter({ state: value })} options={[["", "all states"], ...STATES]} />
+        <Select label="Algorithm" value={algorithm} onValue={(value) => filter({ algorithm: value })} options={[["", "all algorithms"], ...known]} />
       </div>
       <Loaded of={jobs} what="the jobs">{(answer) => <Shown answer={answer} offset={Number(offset) || 0} filters={{ role, state, algorithm }} />}</Loaded>
     </Page>

@@ -6,11 +6,11 @@ import { useResource } from "../../api/resource.ts";
 import type { CoordinatorSchemas } from "../../api/types.ts";
 import { count, plural, share, words } from "../../format.ts";
 import type { Job } from "../../parts/jobs.ts";
-import { roleOptions, useRoles } from "../../parts/roles.ts";
+import { RoleSelect } from "../../parts/roles.tsx";
 import { href } from "../../route.ts";
 import { navigate } from "../../router.ts";
 import { say } from "../../ui/announce.tsx";
-import { Select, TextArea, TextField, Tick } from "../../ui/form.tsx";
+import { InstantField, Select, TextArea, TextField, Tick } from "../../ui/form.tsx";
 import { Figure, Page, Panel } from "../../ui/panel.tsx";
 import { Banner, Failure, Loaded } from "../../ui/resource.tsx";
 import { ActButton } from "../../ui/scope.tsx";
@@ -103,7 +103,6 @@ function Resuming({ job, draft, onDraft }: { job: Job; draft: Draft; onDraft: (d
 }
 
 function Fields({ draft, set, wrong, hasData }: { draft: Draft; set: (name: keyof Draft) => (value: string) => void; wrong: Readonly<Record<string, string>>; hasData: boolean }) {
-  const roles = useRoles(draft.role);
   const status = useResource<Status>("/coordinator/v1/status/training");
   const known = [...new Set(["auto", ...(status.data?.algorithms ?? []), draft.algorithm])];
   const field = (name: keyof Draft, label: string, placeholder = "by default", hint?: string) => (
@@ -113,16 +112,16 @@ function Fields({ draft, set, wrong, hasData }: { draft: Draft; set: (name: keyo
     <>
       {status.data?.training_enabled === false && <Banner tone="warn" title="Training is disabled here: the coordinator will refuse it." />}
       <div class="fields">
-        <Select label="Role" value={draft.role} onValue={set("role")} options={roleOptions(roles, "choose a role")} hint={wrong["role"] === undefined ? undefined : <span class="wrong" role="alert">{wrong["role"]}</span>} />
-        <Select label="Algorithm" value={draft.algorithm} onValue={set("algorithm")} options={known.map((one) => [one, one === "auto" ? "auto: as proposed" : one] as const)} />
-        <Select label="Priority" value={draft.priority} onValue={set("priority")} options={["low", "normal", "high", "urgent"].map((one) => [one, one] as const)} />
+        <RoleSelect value={draft.role} onValue={set("role")} none="choose a role" wrong={wrong["role"] ?? null} />
+        <Select label="Algorithm" value={draft.algorithm} onValue={set("algorithm")} options={known.map((one) => (one === "auto" ? [one, "auto: as proposed"] : one))} />
+        <Select label="Priority" value={draft.priority} onValue={set("priority")} options={["low", "normal", "high", "urgent"]} />
       </div>
       {field("base_model", "Begins from", "stable", "stable: what serves the role. Else a policy's manifest, or a name or path of a model that the worker has.")}
       {hasData && (
         <fieldset class="fields"><legend>Data</legend>
           {field("sample_size", "Most trajectories", "5000")}
           {field("min_reward", "Least reward", "any")}
-          <TextField label="Not older than" type="datetime-local" value={local(draft.since)} onValue={(value) => set("since")(value === "" ? "" : new Date(value).toISOString())} />
+          <InstantField label="Not older than" value={draft.since} onValue={set("since")} />
         </fieldset>
       )}
       <fieldset class="fields"><legend>How it learns</legend>
@@ -137,11 +136,6 @@ function Fields({ draft, set, wrong, hasData }: { draft: Draft; set: (name: keyo
       {field("notes", "Notes", "why, for those who read it later")}
     </>
   );
-}
-
-function local(instant: string): string {
-  const at = Date.parse(instant);
-  return Number.isNaN(at) ? "" : new Date(at - new Date(at).getTimezoneOffset() * 60_000).toISOString().slice(0, 16);
 }
 
 function Proposal({ role, onTake }: { role: string; onTake: (algorithm: string) => void }) {

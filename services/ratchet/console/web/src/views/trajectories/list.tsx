@@ -6,7 +6,8 @@ import { useResource } from "../../api/resource.ts";
 import type { ConsoleSchemas } from "../../api/types.ts";
 import { count, duration, plural, shortId } from "../../format.ts";
 import { Calls, Outcome, PolicyOf, RewardOf, Thumbs, titleOf, type Brief } from "../../parts/brief.tsx";
-import { roleOptions, useRoles } from "../../parts/roles.ts";
+import { EndFields, OriginFields } from "../../parts/filters.tsx";
+import { RoleSelect } from "../../parts/roles.tsx";
 import { href, type Route } from "../../route.ts";
 import { navigate } from "../../router.ts";
 import { Select, TextField } from "../../ui/form.tsx";
@@ -17,7 +18,7 @@ import { Table } from "../../ui/table.tsx";
 import { DataText, Short } from "../../ui/text.tsx";
 import { Ago } from "../../ui/time.tsx";
 import { NONE_SEEN, numberOf, seenAfter } from "./fresh.ts";
-import { fromField, isDetailed, isEmptySearch, pathOf, REASONS, searchOf, toField, WITHIN, wrongWith, type Search } from "./search.ts";
+import { isDetailed, isEmptySearch, pathOf, REASONS, searchOf, WITHIN, wrongWith, type Search } from "./search.ts";
 
 type Answer = ConsoleSchemas["TrajectoriesOut"];
 
@@ -118,7 +119,6 @@ function useRowKeys(list: { readonly current: HTMLElement | null }): void {
 
 function SearchForm({ search, wrong }: { search: Search; wrong: string | null }) {
   const [draft, setDraft] = useState(search);
-  const roles = useRoles(search.role);
   const change = (name: keyof Search) => (value: string) => setDraft({ ...draft, [name]: value });
   /** A choice is asked for at once, with what is typed already. */
   const choose = (name: keyof Search) => (value: string) => navigate(href("trajectories", { ...draft, [name]: value }), { replace: true });
@@ -130,26 +130,18 @@ function SearchForm({ search, wrong }: { search: Search; wrong: string | null })
     <form class="search" role="search" onSubmit={submit}>
       <div class="fields">
         <div class="wide"><TextField label="Text" type="search" placeholder="words of the conversation" maxLength={1000} value={draft.text} onValue={change("text")} /></div>
-        <Select label="Role" value={draft.role} onValue={choose("role")} options={roleOptions(roles, "all roles")} />
-        <Select label="State" value={draft.state} onValue={choose("state")} options={[["", "any"], ["open", "open"], ["ended", "ended"]]} />
-        <Select label="Outcome" value={draft.outcome} onValue={choose("outcome")} options={[["", "any"], ["success", "success"], ["partial", "partial"], ["failure", "failure"], ["none", "none reported"]]} />
-        <Select label="Arm" value={draft.arm} onValue={choose("arm")} options={[["", "any"], ["stable", "stable"], ["canary", "canary"], ["pinned", "pinned"], ["mixed", "mixed"]]} />
+        <RoleSelect value={draft.role} onValue={choose("role")} />
+        <Select label="State" value={draft.state} onValue={choose("state")} options={[["", "any"], "open", "ended"]} />
+        <EndFields draft={draft} choose={choose} />
         <Select label="Time" value={draft.within} onValue={choose("within")} options={WITHIN} />
       </div>
       <details open={isDetailed(search)}>
         <summary>Policy, reward, reason, agent, domain, model, exact times</summary>
         <div class="fields">
-          <TextField label="Policy" placeholder="7 or support@7" value={draft.policy} onValue={change("policy")} />
           <TextField label="Reward from" placeholder="0" value={draft.reward_min} onValue={change("reward_min")} />
           <TextField label="Reward to" placeholder="1" value={draft.reward_max} onValue={change("reward_max")} />
-          <Select label="Teaches nothing because" value={draft.reason} onValue={choose("reason")} options={[["", "any or none"], ...REASONS.map((one) => [one, one] as const)]} />
-          <TextField label="Agent" value={draft.agent} onValue={change("agent")} />
-          <TextField label="Domain" value={draft.domain} onValue={change("domain")} />
-          <TextField label="Model" value={draft.model} onValue={change("model")} />
-          <TextField label="Profile" value={draft.profile} onValue={change("profile")} />
-          <TextField label="Source" placeholder="client, assembled, import:…" value={draft.source} onValue={change("source")} />
-          <div class="wide"><TextField label="From" type="datetime-local" value={toField(draft.since)} onValue={(value) => change("since")(fromField(value))} /></div>
-          <div class="wide"><TextField label="Until" type="datetime-local" value={toField(draft.until)} onValue={(value) => change("until")(fromField(value))} /></div>
+          <Select label="Teaches nothing because" value={draft.reason} onValue={choose("reason")} options={[["", "any or none"], ...REASONS]} />
+          <OriginFields draft={draft} change={change} />
         </div>
       </details>
       {wrong !== null && <p class="wrong" role="alert">{wrong}</p>}

@@ -85,15 +85,3 @@ export function policyOf(text: string): { role: string | null; version: number }
   const match = /^(?:([a-z0-9_-]{1,64})@)?v?(\d{1,9})(?:-[0-9a-f]{4,64})?$/.exec(text.trim());
   return match === null ? null : { role: match[1] ?? null, version: Number(match[2]) };
 }
-
-/** An instant as the browser's field of date and time wants it, in the reader's time zone. */
-export function toField(instant: string): string {
-  const at = Date.parse(instant);
-  if (Number.isNaN(at)) return "";
-  return new Date(at - new Date(at).getTimezoneOffset() * 60_000).toISOString().slice(0, 16);
-}
-
-export function fromField(value: string): string {
-  const at = Date.parse(value);
-  return Number.isNaN(at) ? "" : new Date(at).toISOString();
-}
