@@ -7,20 +7,17 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
-import pytest
-from playwright.sync_api import FilePayload, expect
+from playwright.sync_api import expect
 
 from ratchet.core.contract.http.console import HintOut
 from ratchet.core.contract.http.jobs import JobOut
 from ratchet.core.contract.training import Artifacts
 from tests.browser.conftest import Opening
-from tests.support.console_training import DPO, NEW, REPORT, RLOO, SFT, all_jobs, curves
+from tests.support.console_training import DPO, NEW, RLOO, SFT, all_jobs, curves
 from tests.support.fake_console import VIEWER, FakeConsole, Posted, Refused
 
 RUNNING = 1
 """The place of the running job among all."""
-FROM_PREFERENCES = {"Train a reward model": "reward_model", "Start DPO": "dpo"}
-"""Links of the alignment panel: the algorithm that each starts."""
 
 
 def running(**members: Any) -> JobOut:
@@ -230,49 +227,3 @@ def test_a_coordinator_that_is_away_is_named_and_comes_back(open_view: Opening, 
     console.away.clear()
     page.get_by_role("button", name="Ask again").first.click()
     expect(page.get_by_text("the coordinator is away")).to_have_count(0)
-
-
-def test_alignment_follows_the_job_and_its_last_checkpoint(open_view: Opening) -> None:
-    page = open_view("alignment?role=support")
-
-    expect(page.get_by_role("heading", name="Running: dpo of support")).to_be_visible()
-    expect(page.get_by_text(f"s3://ratchet/checkpoints/{DPO}/2-50.json")).to_be_visible()
-    expect(page.get_by_text("61 of 100", exact=True)).to_be_visible()
-
-
-@pytest.mark.parametrize("link", FROM_PREFERENCES)
-def test_a_training_from_preferences_is_started_at_the_alignment_panel(
-    open_view: Opening, console: FakeConsole, link: str
-) -> None:
-    queued = running(training_job_id=NEW, algorithm=FROM_PREFERENCES[link], state="queued", progress=None)
-    console.answers["POST /coordinator/v1/jobs"] = queued
-    console.answers[f"GET /coordinator/v1/jobs/{NEW}"] = queued
-    page = open_view("alignment?role=support")
-    page.get_by_role("link", name=link).click()
-    page.get_by_role("button", name="Preview the data").click()
-    expect(page.get_by_text("412 rows to learn from")).to_be_visible()
-    page.get_by_role("button", name="Start the training").click()
-
-    expect(page).to_have_url(re.compile(NEW))
-    expect(page.get_by_role("heading", level=1)).to_contain_text("Job ")
-    asked = {"role": "support", "algorithm": FROM_PREFERENCES[link], "base_model": "stable", "priority": "normal"}
-    [looked] = sent(console, "/coordinator/v1/jobs/preview")
-    [body] = sent(console, "/coordinator/v1/jobs")
-    assert looked == body == {**asked, "requester": "console", "idempotency_key": body["idempotency_key"]}
-
-
-def test_a_dataset_card_is_read_in_the_browser_alone(open_view: Opening, console: FakeConsole) -> None:
-    page = open_view("alignment")
-    expect(page.locator(".loading")).to_have_count(0)
-    picker = page.get_by_label("The report of an export")
-    picker.set_input_files(_file(b'{"total": 3}'))
-    expect(page.get_by_role("alert")).to_contain_text("This file is no schema_report.json")
-    picker.set_input_files(_file(msgspec.json.encode(REPORT)))
-
-    expect(page.get_by_text("93 % valid")).to_be_visible()
-    expect(page.get_by_text("7: both are <b>the same</b>")).to_be_visible()
-    assert [one for one in console.posted if one.method == "POST"] == []
-
-
-def _file(content: bytes) -> FilePayload:
-    return FilePayload(name="schema_report.json", mimeType="application/json", buffer=content)

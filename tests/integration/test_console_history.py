@@ -12,7 +12,7 @@ import pytest
 
 from ratchet.bus.kv import Entry
 from ratchet.console.http_api import Subjects, console_api
-from ratchet.console.training import CARD, Training
+from ratchet.console.training import TEXT, Training
 from ratchet.core.contract import ModelRollout, Outcome, PolicyClaim, Reward, TrainingStatus, named_id
 from ratchet.core.contract.deployment import RolloutStage
 from ratchet.core.contract.reward import RewardComponent, RewardMetadata
@@ -291,7 +291,7 @@ async def test_card_of_the_trainer_is_read_in_place_and_cut_where_it_is_long(
         Training(UNUSED, objects, OneJob(None, Artifacts(model_card=made.uri)).get), f"/v1/jobs/{JOB}/card"
     )
     card = answer.json()
-    assert (card["uri"], len(card["text"]), card["is_whole"]) == (made.uri, min(letters, CARD), whole)
+    assert (card["uri"], len(card["text"]), card["is_whole"]) == (made.uri, min(letters, TEXT), whole)
     (without,) = await answers(Training(UNUSED, objects, OneJob(None).get), f"/v1/jobs/{JOB}/card")
     assert without.status_code == 404
 

@@ -17,6 +17,7 @@ from ratchet.core.contract.http.models import (
     ReplayPromptsOut,
     RewardPart,
     RewardsPart,
+    RoleModelsOut,
     SnapshotPart,
     TrajectoriesPage,
     TrajectoryPart,
@@ -38,6 +39,9 @@ def policy_answers(now: datetime) -> dict[str, Any]:
     """By `METHOD path`."""
     return {
         "GET /coordinator/v1/models": ModelsOut(models=models(now)),
+        "GET /coordinator/v1/models/support": RoleModelsOut(
+            role="support", versions=[one for one in models(now) if one.role == "support"], training=[]
+        ),
         "GET /coordinator/v1/models/support/7/lineage": lineage(now),
         "GET /coordinator/v1/replay/prompts": prompts(now),
         "POST /gateway/v1/chat/completions": _answered,

@@ -8,7 +8,16 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from ratchet.core.contract.http.console import AttemptOut, CardOut, CurveOut, CurvesOut, RangeOut, RowOut, RowsOut
+from ratchet.core.contract.http.console import (
+    AttemptOut,
+    CardOut,
+    CurveOut,
+    CurvesOut,
+    LogOut,
+    RangeOut,
+    RowOut,
+    RowsOut,
+)
 from ratchet.core.contract.http.jobs import JobOut, JobsOut, PlanOut, PreviewOut, ShapeOut
 from ratchet.core.contract.http.status import DpoRoleOut, DpoStatusOut, JobBrief, SlotsOut, TrainingStatusOut
 from ratchet.core.contract.schema_report import Dropped, DroppedRecord, InputFile, SchemaReport, Splits
@@ -67,6 +76,7 @@ def training_scene(now: datetime) -> dict[str, Any]:
         scene[f"GET /v1/jobs/{one.training_job_id}/curves"] = curves(one, place, now)
         scene[f"GET /v1/jobs/{one.training_job_id}/rows"] = rows(one)
         scene[f"GET /v1/jobs/{one.training_job_id}/card"] = card()
+        scene[f"GET /v1/jobs/{one.training_job_id}/log"] = log()
     return scene
 
 
@@ -307,6 +317,12 @@ def card() -> CardOut:
     """As the trainer writes it, with markup in a note."""
     text = "# support@7\n\nAn adapter for SmolLM2-135M-Instruct.\n\n- notes: <img src=x onerror=alert(1)>\n"
     return CardOut(uri=f"{BUCKET}policies/9be2d410.md", text=text, is_whole=True)
+
+
+def log() -> LogOut:
+    """The end of a long one."""
+    text = "train.py:12: UserWarning: <b>a long row was cut</b>\n"
+    return LogOut(uri=f"{BUCKET}blobs/9be2d410", text=text, is_whole=False)
 
 
 def rows(one: JobOut) -> RowsOut:

@@ -29,6 +29,7 @@ from ratchet.console.http_services import HttpServices
 from ratchet.console.loop import Loop, Sources, disk_of, streams_of
 from ratchet.console.nats_state import Alerts, NatsHints, Routes, drift_of
 from ratchet.console.pages import Pages, Site, read_pages
+from ratchet.console.pairs_file import PairsFiles
 from ratchet.console.pass_through import ANALYST, CONNECT_S, COORDINATOR, DEPLOYER, GATEWAY, WORKFLOWS, PassThrough
 from ratchet.console.rollouts import Rollouts
 from ratchet.console.settings import Settings
@@ -36,6 +37,7 @@ from ratchet.console.tokens import Tokens
 from ratchet.console.training import Training
 from ratchet.console.trajectories import Trajectories
 from ratchet.core.contract.state import JOBS, RATERS, Job, RaterDecisions
+from ratchet.core.preferences.clickhouse_stored import StoredPreferences
 from ratchet.core.preferences.quarantine import Quarantine
 from ratchet.core.rules.redaction import rules_digest
 from ratchet.core.service.asgi import AsgiApp
@@ -170,4 +172,5 @@ def subjects_of(
         rollouts=Rollouts(warehouse, listing),
         training=Training(warehouse, objects, Bucket(bus, JOBS, Job).get),
         annotation=Annotation(warehouse, listing, bus, now, Quarantine(Bucket(bus, RATERS, RaterDecisions))),
+        pairs_files=PairsFiles(bus, StoredPreferences(warehouse).known),
     )

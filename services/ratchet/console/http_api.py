@@ -15,6 +15,8 @@ from ratchet.console.calls import Calls
 from ratchet.console.domain.visible import alerts_of, drift_of, loop_of
 from ratchet.console.events import Events
 from ratchet.console.loop import Loop
+from ratchet.console.pairs_file import PairsFiles
+from ratchet.console.pass_through import BODY_BYTES
 from ratchet.console.rollouts import Rollouts
 from ratchet.console.tokens import Tokens
 from ratchet.console.training import Training
@@ -32,6 +34,7 @@ NO_ROLLOUT: Mapping[int, str] = {404: "No decision of such a rollout is stored."
 NO_JOB: Mapping[int, str] = {404: "There is no such job."}
 NO_ROWS: Mapping[int, str] = {404: "There is no such job, or it has no snapshot yet, or that was collected since."}
 NO_CARD: Mapping[int, str] = {404: "There is no such job, or it made no policy, or that was collected since."}
+NO_LOG: Mapping[int, str] = {404: "There is no such job, or it kept no log, or that was collected since."}
 NO_PAIR: Mapping[int, str] = {
     400: "There is no such pair; or one of the headers that are checked comes twice.",
     404: "The answers of the pair cannot be read any more.",
@@ -57,17 +60,19 @@ class Subjects:
     rollouts: Rollouts
     training: Training
     annotation: Annotation
+    pairs_files: PairsFiles
 
 
 def console_api(subjects: Subjects) -> ControlApi:
     """The application with all routes."""
-    api = ControlApi("Ratchet console", "What the console's pages show. Every error is an ErrorOut.", ERRORS)
+    about = "What the console's pages show. Every error is an ErrorOut."
+    api = ControlApi("Ratchet console", about, ERRORS, body_bytes=BODY_BYTES)
     _add_live(api, subjects)
     trajectories_api.add_routes(api, subjects.trajectories, subjects.calls, subjects.tokens)
     statistics_api.add_routes(api, subjects.statistics, subjects.now)
     _add_rollouts(api, subjects.rollouts)
     _add_training(api, subjects.training)
-    _add_annotation(api, subjects.annotation)
+    _add_annotation(api, subjects.annotation, subjects.pairs_files)
     return api
 
 
@@ -143,12 +148,17 @@ def _add_training(api: ControlApi, training: Training) -> None:
         """Show the card that the trainer wrote of the policy that a job made."""
         return await training.card(job_id, roles)
 
+    async def get_log(job_id: JobId, roles: RoleSet) -> out.LogOut:
+        """Show what the training process of a job printed, the newest part of it, once the job made a policy."""
+        return await training.log(job_id, roles)
+
     api.route("GET", "/v1/jobs/{job_id}/card", get_card, scope=KeyScope.VIEW, errors=NO_CARD)
+    api.route("GET", "/v1/jobs/{job_id}/log", get_log, scope=KeyScope.VIEW, errors=NO_LOG)
     api.route("GET", "/v1/jobs/{job_id}/curves", get_curves, scope=KeyScope.VIEW, errors=NO_JOB)
     api.route("GET", "/v1/jobs/{job_id}/rows", list_rows, scope=KeyScope.VIEW, errors=NO_ROWS, reads=True)
 
 
-def _add_annotation(api: ControlApi, annotation: Annotation) -> None:
+def _add_annotation(api: ControlApi, annotation: Annotation, pairs_files: PairsFiles) -> None:
     async def get_queue(
         caller: Caller,
         roles: RoleSet,
@@ -166,6 +176,11 @@ def _add_annotation(api: ControlApi, annotation: Annotation) -> None:
         """Take the caller's choice between two answers. The same choice twice is one preference."""
         return await annotation.judge(caller, roles, body)
 
+    async def add_preferences(body: out.PairsFileIn) -> out.PairsFileOut:
+        """Take the preferences of a file in, as `ratchet preferences add --file` does: those that are new are
+        published, and the same file twice changes nothing."""
+        return await pairs_files.add(body)
+
     async def get_agreement(role: Role) -> out.AgreementOut:
         """Show how far the raters of a role agree, and who disagrees with the others more than chance makes."""
         return await annotation.agreement(role)
@@ -174,4 +189,5 @@ def _add_annotation(api: ControlApi, annotation: Annotation) -> None:
     api.route("GET", "/v1/annotation/queue", get_queue, scope=annotate, reads=True)
     api.route("GET", "/v1/annotation/pair", get_pair, scope=annotate, reads=True)
     api.route("POST", "/v1/annotation/judgements", judge, scope=annotate, errors=NO_PAIR)
+    api.route("POST", "/v1/annotation/preferences", add_preferences, scope=annotate)
     api.route("GET", "/v1/annotation/agreement", get_agreement, scope=annotate)

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ratchet.bus.message import JsonObject
-from ratchet.core.contract.http.console import AttemptOut, CardOut, CurveOut, CurvesOut, RangeOut, RowOut, RowsOut
+from ratchet.core.contract.http.console import (
+    AttemptOut,
+    CardOut,
+    CurveOut,
+    CurvesOut,
+    LogOut,
+    RangeOut,
+    RowOut,
+    RowsOut,
+)
+from ratchet.core.contract.policy_manifest import TRAINING_LOG
 from ratchet.core.contract.snapshot import EXECUTIONS, LABELS, PAIRS, TRAJECTORIES, SnapshotManifest
 from ratchet.core.contract.state import Job
 from ratchet.core.contract.training import SnapshotRef
@@ -20,6 +30,7 @@ from ratchet.core.errors import NotFound
 from ratchet.core.rules.access import RoleSet
 from ratchet.core.rules.chat import last_answer
 from ratchet.core.rules.figures import FIGURES, Point, curves_of
+from ratchet.core.stores.policies import STORED, read_policy
 from ratchet.core.stores.training_history import training_history
 
 if TYPE_CHECKING:
@@ -33,8 +44,8 @@ LETTERS = 300
 """Of a row's text."""
 ERROR = 4_000
 """Letters of an attempt's error."""
-CARD = 64 * 1024
-"""Bytes of a card that are shown: the trainer writes a few thousand."""
+TEXT = 64 * 1024
+"""Bytes of a card that are shown, where the trainer writes a few thousand, and of the end of a log."""
 MANIFESTS = 8
 """Manifests that stay in memory, without the ids of their rows."""
 Find = Callable[[str], "Awaitable[Entry[Job] | None]"]
@@ -100,8 +111,22 @@ class Training:
         uri = job.artifacts.model_card if job.artifacts is not None else None
         if uri is None:
             raise NotFound(f"job {job_id} has made no card: it is {job.state}")
-        part = await asyncio.to_thread(self._objects.get_part, uri, 0, CARD + 1)
-        return CardOut(uri=uri, text=part[:CARD].decode(errors="replace"), is_whole=len(part) <= CARD)
+        part = await asyncio.to_thread(self._objects.get_part, uri, 0, TEXT + 1)
+        return CardOut(uri=uri, text=part[:TEXT].decode(errors="replace"), is_whole=len(part) <= TEXT)
+
+    async def log(self, job_id: str, roles: RoleSet) -> LogOut:
+        """The end of what the process printed that made a job's policy. Raises `NotFound`, also where none was made."""
+        job = await self._job(job_id, roles)
+        made = job.artifacts
+        if made is None or made.final_checkpoint is None:
+            raise NotFound(f"job {job_id} has kept no log: it is {job.state}, and a log is kept beside what a job made")
+        policy = await asyncio.to_thread(read_policy, self._objects, made.final_checkpoint, made.digest, STORED)
+        log = next((file for file in policy.manifest.documents if file.name == TRAINING_LOG), None)
+        if log is None:
+            raise NotFound(f"{policy.uri} has no log beside it")
+        begin = max(0, log.size - TEXT)
+        part = await asyncio.to_thread(self._objects.get_part, log.uri, begin, TEXT) if log.size else b""
+        return LogOut(uri=log.uri, text=part.decode(errors="replace"), is_whole=begin == 0)
 
     async def _job(self, job_id: str, roles: RoleSet) -> Job:
         entry = await self._find(job_id)

@@ -14,7 +14,15 @@ import msgspec
 from ratchet.bus.message import Value, decode
 from ratchet.core.contract.bundle import NO_BUNDLE, Bundle, BundleModel
 from ratchet.core.contract.local_training import LoopOptions
-from ratchet.core.contract.policy_manifest import ADAPTER, ADAPTER_CONFIG, BUNDLE, MODEL, ArtifactFile, PolicyManifest
+from ratchet.core.contract.policy_manifest import (
+    ADAPTER,
+    ADAPTER_CONFIG,
+    BUNDLE,
+    MODEL,
+    TRAINING_LOG,
+    ArtifactFile,
+    PolicyManifest,
+)
 from ratchet.core.contract.training import Artifacts, ResourceUsage, TrainingDispatch
 from ratchet.core.contract.workflows import PlannerRef
 from ratchet.core.datasets.s3_snapshots import decode_manifest
@@ -51,8 +59,8 @@ from ratchet.trainer_worker.tensorboard import event_file
 DATASET, RESUME, HELD = "dataset.parquet", "resume", "held"
 TRAIN, VALIDATION = "train_tasks.jsonl", "validation_tasks.jsonl"
 """Names inside a job's directory."""
-CARD, LOG = "README.md", "training.log"
-"""Names among a policy's documents."""
+CARD = "README.md"
+"""Its name among a policy's documents."""
 LOG_BYTES = 1_000_000
 """Only the end of a log is kept: a failure stands there, and a long log is mostly progress."""
 
@@ -297,7 +305,7 @@ def gather_documents(job: Path, card: str | None) -> Path:
     if (job / METRICS_FILE).is_file():
         shutil.copyfile(job / METRICS_FILE, documents / METRICS_FILE)
     if (job / LOG_FILE).is_file():
-        (documents / LOG).write_bytes((job / LOG_FILE).read_bytes()[-LOG_BYTES:])
+        (documents / TRAINING_LOG).write_bytes((job / LOG_FILE).read_bytes()[-LOG_BYTES:])
     return documents
 
 

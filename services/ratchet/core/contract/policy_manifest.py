@@ -21,6 +21,8 @@ WEIGHTS = frozenset({ADAPTER, MODEL})
 """What an engine holds."""
 ADAPTER_CONFIG = "adapter_config.json"
 """PEFT's description of an adapter, which names its base."""
+TRAINING_LOG = "training.log"
+"""Of the documents the one with what the training process printed."""
 FLOAT32, BFLOAT16 = "float32", "bfloat16"
 """Number formats, as torch names them."""
 

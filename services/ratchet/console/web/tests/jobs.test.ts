@@ -104,11 +104,11 @@ test("what is not set is left out of a request, at every depth; false and 0 stay
 });
 
 test("training again takes the same data and the same settings", () => {
-  const config = { algorithm: "dpo", base_model: "s3://b/p.json", dataset: { source: "clickhouse", sample_size: 100 }, hyperparameters: { beta: 0.2, kl_beta: 0.5, epochs: null } };
+  const config = { algorithm: "dpo", base_model: "s3://b/p.json", dataset: { source: "clickhouse", sample_size: 100 }, hyperparameters: { beta: 0.2, kl_beta: 0.5, epochs: null }, compute: { mixed_precision: "fp32" } };
   const { draft, same } = draftAgain(job({ algorithm: "dpo", priority: "high", snapshot: { uri: "s3://b/s.json", digest: "d" }, request: { training_config: config } }));
   const made = requestOf(draft, same, "key");
   assert.deepEqual(made, { body: {
     role: "support", algorithm: "dpo", base_model: "s3://b/p.json", requester: "console", notes: "again: j", idempotency_key: "key",
-    dataset: { sample_size: 100, snapshot: { uri: "s3://b/s.json", digest: "d" } }, hyperparameters: { beta: 0.2, kl_beta: 0.5 }, priority: "high",
+    dataset: { sample_size: 100, snapshot: { uri: "s3://b/s.json", digest: "d" } }, hyperparameters: { beta: 0.2, kl_beta: 0.5 }, compute: { mixed_precision: "fp32" }, priority: "high",
   } });
 });

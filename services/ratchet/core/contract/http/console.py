@@ -14,7 +14,7 @@ from ratchet.bus.message import JsonObject
 from ratchet.core.contract.http.answers import Answer, Instant
 from ratchet.core.contract.http.rollouts import DifferenceOut
 from ratchet.core.contract.reward import Feedback, Reward
-from ratchet.core.contract.values import listed
+from ratchet.core.contract.values import Role, listed
 
 # The caller
 
@@ -510,6 +510,35 @@ class JudgementOut(Answer, frozen=True, kw_only=True):
     """Null: nothing was published."""
 
 
+class PairsFileIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file of preferences, or a part of one."""
+
+    role: Role
+    lines: str
+    """JSON lines of {prompt, chosen, rejected, metadata}, as `ratchet preferences export` and `ratchet data
+    argilla-export` write them."""
+
+
+class LeftOutLine(Answer, frozen=True, kw_only=True):
+    """A line that is no preference."""
+
+    line: int
+    """Its number among the lines that came, from 1."""
+    reason: str
+
+
+class PairsFileOut(Answer, frozen=True, kw_only=True):
+    """What became of the lines. A preference that stands twice among them counts once."""
+
+    records: int
+    """Lines that hold something."""
+    added: int
+    """New ones."""
+    present: int
+    """Those that were stored before."""
+    left_out: list[LeftOutLine]
+
+
 class QueueOut(Answer, frozen=True, kw_only=True):
     """Trajectories that this rater has not rated, those that are most worth rating first."""
 
@@ -669,6 +698,15 @@ class CardOut(Answer, frozen=True, kw_only=True):
     uri: str
     text: str
     """Its beginning, at most 64 KiB: Markdown."""
+    is_whole: bool
+
+
+class LogOut(Answer, frozen=True, kw_only=True):
+    """What a training process printed, as it lies beside the policy that the process made."""
+
+    uri: str
+    text: str
+    """Its end, at most 64 KiB."""
     is_whole: bool
 
 

@@ -44,12 +44,14 @@ function described(id: string, { hint, wrong }: Described) {
   return { id, "aria-describedby": ids === "" ? undefined : ids, "aria-invalid": wrong != null ? (true as const) : undefined };
 }
 
-export function TextField({ label, hint, wrong, value, onValue, ...rest }: Described & Attributes & { value: string; onValue: (value: string) => void }) {
+/** `suggested`: values to choose from beside any other text. */
+export function TextField({ label, hint, wrong, value, onValue, suggested, ...rest }: Described & Attributes & { value: string; onValue: (value: string) => void; suggested?: Options }) {
   const id = useId();
   const about = { label, hint, wrong: wrong ?? null };
   return (
     <Frame id={id} {...about}>
-      <input type="text" {...(rest as { type?: "text" })} {...described(id, about)} value={value} onInput={(event) => onValue(event.currentTarget.value)} />
+      <input type="text" list={suggested && `${id}-list`} {...(rest as { type?: "text" })} {...described(id, about)} value={value} onInput={(event) => onValue(event.currentTarget.value)} />
+      {suggested && <datalist id={`${id}-list`}>{optionsOf(suggested)}</datalist>}
     </Frame>
   );
 }
@@ -77,10 +79,14 @@ export function Select({ label, hint, wrong, value, onValue, options }: Describe
   return (
     <Frame id={id} {...about}>
       <select {...described(id, about)} value={value} onChange={(event) => onValue(event.currentTarget.value)}>
-        {options.map((one) => (typeof one === "string" ? [one, one] : one)).map(([value, text]) => <option key={value} value={value}>{text}</option>)}
+        {optionsOf(options)}
       </select>
     </Frame>
   );
+}
+
+function optionsOf(options: Options) {
+  return options.map((one) => (typeof one === "string" ? [one, one] : one)).map(([value, text]) => <option key={value} value={value}>{text}</option>);
 }
 
 export function Tick({ checked, onChecked, children }: { checked: boolean; onChecked: (checked: boolean) => void; children: ComponentChildren }) {

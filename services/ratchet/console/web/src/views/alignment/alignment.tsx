@@ -1,23 +1,26 @@
 // Learning from preferences: the data's card, reward model and DPO started and followed, the last checkpoint.
 
+import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
+import { post } from "../../api/client.ts";
 import { useResource } from "../../api/resource.ts";
-import type { CoordinatorSchemas } from "../../api/types.ts";
-import { bytes, count, share, shortId, words } from "../../format.ts";
-import { JobProgress, JobState, JobTable } from "../../parts/job_list.tsx";
-import { heartbeatWarning, inOrder, isActive, type Job } from "../../parts/jobs.ts";
-import { ModelCard } from "../../parts/model_card.tsx";
+import type { ConsoleSchemas, CoordinatorSchemas } from "../../api/types.ts";
+import { bytes, count, plural, share, shortId, words } from "../../format.ts";
+import { JobTable } from "../../parts/job_list.tsx";
+import { inOrder, isActive, type Job } from "../../parts/jobs.ts";
 import { RoleSelect } from "../../parts/roles.tsx";
 import { href, type Route } from "../../route.ts";
 import { navigate } from "../../router.ts";
 import { Empty, Facts, Figure, Meter, Page, Panel } from "../../ui/panel.tsx";
-import { Banner, Loaded } from "../../ui/resource.tsx";
+import { Loaded } from "../../ui/resource.tsx";
+import { ActButton } from "../../ui/scope.tsx";
 import { Pill } from "../../ui/status.tsx";
 import { Table } from "../../ui/table.tsx";
 import { DataText, Id } from "../../ui/text.tsx";
-import { useNow } from "../../ui/time.tsx";
 import { CurvePanel, useCurves } from "../training/curves.tsx";
 import { inReadingOrder } from "../training/curves.ts";
+import { Made, State } from "../training/job.tsx";
+import { partsOf } from "./pairs_file.ts";
 import { droppedLines, parseReport, verdict, type SchemaReport } from "./schema_report.ts";
 
 type Jobs = CoordinatorSchemas["JobsOut"];
@@ -45,6 +48,7 @@ export function AlignmentView({ route }: { route: Route }) {
       <Tail jobs={all} />
       <div class="grid">
         <Preferences role={role} />
+        <PairsFile key={role} role={role} />
         <DatasetCard />
       </div>
       <Panel title="Reward models, DPO and KTO" flush>
@@ -56,26 +60,15 @@ export function AlignmentView({ route }: { route: Route }) {
   );
 }
 
-/** The job that runs, or the last one: its progress, its newest figures, its checkpoint. */
+/** The job that runs, or the last one: its progress, its newest figures, its checkpoint, its log. */
 function Tail({ jobs }: { jobs: readonly Job[] }) {
-  const now = useNow();
   const job = jobs[0] ?? null;
   const curves = useCurves(job?.training_job_id ?? null, job);
   if (job === null) return null;
-  const silent = heartbeatWarning(job, now);
-  const made = job.artifacts;
   return (
     <section class="stack side-panels" aria-label="The newest job">
-      {silent !== null && <Banner tone="warn" title="The worker is silent"><p>{silent}</p></Banner>}
-      <Panel title={`${isActive(job) ? "Running" : "Newest"}: ${words(job.algorithm)} of ${job.role}`} actions={<a href={href("training", job.training_job_id)}>All about job {shortId(job.training_job_id)}</a>}>
-        <div class="row wide"><JobState job={job} now={now} /><JobProgress job={job} /></div>
-        <Facts rows={[
-          ["Last checkpoint", made?.checkpoint == null ? <span class="muted">none yet</span> : <><span class="id wrap"><DataText text={made.checkpoint} /></span> <Id id={made.checkpoint} label="checkpoint's address" shown="copy" /></>],
-          ["Made", made?.final_checkpoint == null ? null : <><span class="id wrap"><DataText text={made.final_checkpoint} /></span> <Id id={made.final_checkpoint} label="address" shown="copy" /></>],
-          ["Model card", made?.model_card == null ? null : <ModelCard job={job.training_job_id} />],
-          ["Error", job.error == null ? null : <DataText text={`${job.error.code ?? ""}: ${job.error.message ?? ""}`} most={400} />],
-        ]} />
-      </Panel>
+      <State job={job} title={`${isActive(job) ? "Running" : "Newest"}: ${words(job.algorithm)} of ${job.role}`} actions={<a href={href("training", job.training_job_id)}>All about job {shortId(job.training_job_id)}</a>} />
+      <Made job={job} />
       <Loaded of={curves} what="its curves">{(answer) => answer.curves.length === 0
         ? null
         : <div class="grid stretch" style={{ "--least": "300px" }}>{inReadingOrder(answer.curves).slice(0, TAILED).map((curve) => <CurvePanel key={curve.name} curve={curve} />)}</div>}</Loaded>
@@ -89,7 +82,7 @@ function Preferences({ role }: { role: string }) {
     <Panel title="Preferences">
       <Loaded of={dpo} what="the preferences">{(answer) => {
         const rows = Object.entries(answer.roles).filter(([name]) => role === "" || name === role);
-        if (rows.length === 0) return <Empty><p>No preference is stored yet.</p><p><a href={href("annotation", { tab: "pairs", role })}>Judge pairs</a>, or add a file: <code>ratchet preferences add --file</code>.</p></Empty>;
+        if (rows.length === 0) return <Empty><p>No preference is stored yet.</p><p><a href={href("annotation", { tab: "pairs", role })}>Judge pairs</a>, or take in those of a file.</p></Empty>;
         return <div class="stack">{rows.map(([name, one]) => <RolePreferences key={name} role={name} of={one} />)}</div>;
       }}</Loaded>
     </Panel>
@@ -110,6 +103,55 @@ function RolePreferences({ role, of }: { role: string; of: DpoRole }) {
   );
 }
 
+/** The pairs of a file are taken in, part by part; those that are stored already change nothing. */
+function PairsFile({ role }: { role: string }) {
+  const [file, setFile] = useState<File>();
+  const [taken, setTaken] = useState<{ added: number; present: number; leftOut: string[] } | null>(null);
+  const [wrong, setWrong] = useState<string | null>(null);
+  const [isBusy, setBusy] = useState(false);
+  const take = async (from: File) => {
+    setBusy(true);
+    setWrong(null);
+    try {
+      let sum = { added: 0, present: 0, leftOut: [] as string[] };
+      for (const { before, lines } of partsOf(await from.text())) {
+        const { added, present, left_out: leftOut } = await post<ConsoleSchemas["PairsFileOut"]>("/v1/annotation/preferences", { role, lines }, { patienceMs: 120_000 });
+        sum = { added: sum.added + added, present: sum.present + present, leftOut: [...sum.leftOut, ...leftOut.map((one) => `line ${before + one.line}: ${one.reason}`)] };
+        setTaken(sum);
+      }
+    } catch (error) {
+      setWrong(error instanceof Error ? error.message : String(error));
+    }
+    setBusy(false);
+  };
+  const why = role === "" ? "Choose a role first." : file === undefined ? "Choose a file first." : isBusy ? "It is being taken in." : null;
+  return (
+    <Panel title="Pairs from a file">
+      <FileField label="A file of pairs" accept=".jsonl" onFile={(chosen) => (setFile(chosen), setTaken(null), setWrong(null))}>
+        <code>ratchet preferences export</code> and <code>ratchet data argilla-export</code> write them. The same file twice changes nothing.
+      </FileField>
+      <ActButton scope="annotate" why={why} onClick={() => file !== undefined && void take(file)}>{isBusy ? "Taking them in…" : "Take them in"}</ActButton>
+      {wrong !== null && <p class="wrong" role="alert"><DataText text={wrong} /></p>}
+      {taken !== null && (
+        <div role="status">
+          <p>{plural(taken.added, "new pair")}, {count(taken.present)} stored before, {count(taken.leftOut.length)} left out.</p>
+          <ul class="small wrap">{taken.leftOut.slice(0, 5).map((one) => <li key={one}><DataText text={one} most={300} /></li>)}</ul>
+        </div>
+      )}
+    </Panel>
+  );
+}
+
+function FileField({ label, accept, onFile, children }: { label: string; accept: string; onFile: (file: File | undefined) => void; children: ComponentChildren }) {
+  return (
+    <label class="field">
+      <span class="label">{label}</span>
+      <input type="file" accept={accept} onChange={(event) => onFile(event.currentTarget.files?.[0])} />
+      <span class="hint">{children}</span>
+    </label>
+  );
+}
+
 /** The card of a data set that was exported here or elsewhere: its report is read by the browser, and sent nowhere. */
 function DatasetCard() {
   const [report, setReport] = useState<SchemaReport | null>(null);
@@ -127,11 +169,9 @@ function DatasetCard() {
   };
   return (
     <Panel title="Dataset card">
-      <label class="field">
-        <span class="label">The report of an export</span>
-        <input type="file" accept=".json,application/json" onChange={(event) => void read(event.currentTarget.files?.[0])} />
-        <span class="hint"><code>ratchet data argilla-export</code> writes <code>schema_report.json</code> beside its data. It stays in this browser.</span>
-      </label>
+      <FileField label="The report of an export" accept=".json" onFile={(file) => void read(file)}>
+        <code>ratchet data argilla-export</code> writes <code>schema_report.json</code> beside its data. It stays in this browser.
+      </FileField>
       {wrong !== null && <p class="wrong" role="alert"><DataText text={wrong} /></p>}
       {report !== null && <Card report={report} />}
     </Panel>

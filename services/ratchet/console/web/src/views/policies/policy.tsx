@@ -4,7 +4,7 @@ import { useState } from "preact/hooks";
 import { useResource } from "../../api/resource.ts";
 import type { Model } from "../../api/types.ts";
 import { instant, measure, plural, words } from "../../format.ts";
-import { ModelCard } from "../../parts/model_card.tsx";
+import { Written } from "../../parts/written.tsx";
 import { href } from "../../route.ts";
 import { navigate } from "../../router.ts";
 import { Empty, Facts, Page, Panel } from "../../ui/panel.tsx";
@@ -202,7 +202,7 @@ function Card({ lineage }: { lineage: Lineage }) {
         <summary>What the registry knows, as text</summary>
         <pre class="quote"><DataText text={card(lineage)} /></pre>
       </details>
-      {lineage.job != null && <ModelCard job={lineage.job.training_job_id} />}
+      {lineage.job != null && <Written job={lineage.job.training_job_id} what="card" />}
     </Panel>
   );
 }

@@ -1,5 +1,6 @@
 // One job: how far it is, its curves as they grow, its attempts, what it learns from, what came of it.
 
+import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { ApiError, post } from "../../api/client.ts";
 import { useResource, type Resource } from "../../api/resource.ts";
@@ -7,7 +8,7 @@ import type { ConsoleSchemas } from "../../api/types.ts";
 import { count, duration, measure, plural, shortId, words } from "../../format.ts";
 import { JobProgress, JobState } from "../../parts/job_list.tsx";
 import { cancelStages, hasEnded, heartbeatWarning, isActive, LEASE_S, tookSeconds, type Job } from "../../parts/jobs.ts";
-import { ModelCard } from "../../parts/model_card.tsx";
+import { Written } from "../../parts/written.tsx";
 import { href } from "../../route.ts";
 import { say } from "../../ui/announce.tsx";
 import { Dialog } from "../../ui/dialog.tsx";
@@ -121,7 +122,8 @@ function Cancel({ job, isSecond, onClose, onDone }: { job: Job; isSecond: boolea
   );
 }
 
-function State({ job }: { job: Job }) {
+/** Where it is, and what is wrong with it. */
+export function State({ job, title = "At a glance", actions }: { job: Job; title?: string; actions?: ComponentChildren }) {
   const now = useNow();
   const silent = heartbeatWarning(job, now);
   const took = tookSeconds(job, now);
@@ -153,7 +155,7 @@ function State({ job }: { job: Job }) {
         </Banner>
       )}
       {(job.findings ?? []).map((finding) => <Banner key={finding} tone="info" title="The chat template and the data"><p><DataText text={finding} most={600} /></p></Banner>)}
-      <Panel title="At a glance">
+      <Panel title={title} actions={actions}>
         <div class="row wide">
           <JobState job={job} now={now} />
           <Glance name="role"><DataText text={job.role} /></Glance>
@@ -173,7 +175,7 @@ function State({ job }: { job: Job }) {
   );
 }
 
-function Glance({ name, children }: { name: string; children: preact.ComponentChildren }) {
+function Glance({ name, children }: { name: string; children: ComponentChildren }) {
   return <span class="glance"><span class="muted small">{name}</span> <b>{children}</b></span>;
 }
 
@@ -213,10 +215,10 @@ function Attempts({ attempts }: { attempts: readonly Attempt[] }) {
 }
 
 /** What the job made: its policy and what lies beside it, and where to read on. */
-function Made({ job }: { job: Job }) {
+export function Made({ job }: { job: Job }) {
   const made = job.artifacts;
   const held = job.evaluation_results;
-  if (made == null && held == null) return null;
+  if (job.attempt === 0) return null;
   return (
     <Panel title="What it made">
       <Facts rows={[
@@ -224,9 +226,10 @@ function Made({ job }: { job: Job }) {
         ["Kind", made?.kind == null ? null : words(made.kind)],
         ["Digest", made?.digest == null ? null : <Id id={made.digest} label="digest" />],
         ["Newest checkpoint", made?.checkpoint == null ? null : <><Uri uri={made.checkpoint} /> <span class="muted small">the next attempt goes on from it</span></>],
-        ["Model card", made?.model_card == null ? null : <><ModelCard job={job.training_job_id} /> <a href={href("policies", job.role)}>Policies of {job.role}</a></>],
+        ["Model card", made?.model_card == null ? null : <><Written job={job.training_job_id} what="card" /> <a href={href("policies", job.role)}>Policies of {job.role}</a></>],
         ["Curves", made?.training_curves == null ? null : <Uri uri={made.training_curves} />],
         ["TensorBoard logs", made?.tensorboard_logs == null ? null : <Uri uri={made.tensorboard_logs} />],
+        ["Log", made?.final_checkpoint == null ? <code>ratchet logs --grep {job.training_job_id}</code> : <Written job={job.training_job_id} what="log" />],
         ["Held-out reward", held?.holdout_reward == null ? null : measure(held.holdout_reward)],
         ["Improvement over the start", held?.improvement_over_baseline == null ? null : improvement(held.improvement_over_baseline, held.benchmark_scores)],
         ...Object.entries(held?.benchmark_scores ?? {}).map(([name, value]) => [words(name), measure(value)] as const),

@@ -16,6 +16,8 @@ export interface Draft {
   readonly max_steps: string;
   readonly beta: string;
   readonly seed: string;
+  /** Number format of the computation; empty: the worker's. */
+  readonly precision: string;
   readonly priority: string;
   readonly notes: string;
   /** Further hyperparameters, as a JSON object. */
@@ -26,7 +28,7 @@ type Json = { readonly [name: string]: unknown };
 
 export const EMPTY: Draft = {
   role: "", algorithm: "auto", base_model: "stable", sample_size: "", min_reward: "", since: "", learning_rate: "", epochs: "", batch_size: "",
-  max_steps: "", beta: "", seed: "", priority: "normal", notes: "", more: "",
+  max_steps: "", beta: "", seed: "", precision: "", priority: "normal", notes: "", more: "",
 };
 const NUMBERS = ["learning_rate", "epochs", "batch_size", "max_steps", "beta", "seed"] as const;
 const WHOLE = new Set(["epochs", "batch_size", "max_steps", "seed", "sample_size"]);
@@ -52,6 +54,7 @@ export function requestOf(draft: Draft, same: Json | null, key: string): { reado
     body: kept({
       role: draft.role, algorithm: draft.algorithm, base_model: draft.base_model, priority: draft.priority, requester: "console",
       notes: draft.notes === "" ? undefined : draft.notes, idempotency_key: key, dataset, hyperparameters,
+      compute: { mixed_precision: draft.precision || undefined },
     }) as Json,
   };
 }
@@ -79,14 +82,14 @@ export function kept(value: unknown): unknown {
 
 /** The form as an earlier job was asked for, on exactly its data where that was chosen. */
 export function draftAgain(job: Job): { readonly draft: Draft; readonly same: Json | null } {
-  const config = kept(job.request.training_config) as { hyperparameters?: Json; dataset?: Json };
+  const config = kept(job.request.training_config) as { hyperparameters?: Json; dataset?: Json; compute?: { mixed_precision?: string } };
   const hyper = config.hyperparameters ?? {};
   const known = Object.fromEntries(NUMBERS.map((name) => [name, hyper[name] === undefined ? "" : String(hyper[name])]));
   const rest = Object.fromEntries(Object.entries(hyper).filter(([name]) => !(NUMBERS as readonly string[]).includes(name)));
   const filter = config.dataset?.["filter"] as { min_reward?: number; date_range?: { start?: string } } | undefined;
   const size = config.dataset?.["sample_size"];
   const draft = {
-    ...EMPTY, ...known, role: job.role, algorithm: job.algorithm, priority: job.priority, base_model: job.request.training_config.base_model,
+    ...EMPTY, ...known, precision: config.compute?.mixed_precision ?? "", role: job.role, algorithm: job.algorithm, priority: job.priority, base_model: job.request.training_config.base_model,
     sample_size: size === undefined ? "" : String(size), min_reward: filter?.min_reward === undefined ? "" : String(filter.min_reward),
     since: filter?.date_range?.start ?? "", more: Object.keys(rest).length === 0 ? "" : JSON.stringify(rest), notes: `again: ${job.training_job_id}`,
   };

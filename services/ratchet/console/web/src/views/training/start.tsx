@@ -21,6 +21,9 @@ import { draftAgain, EMPTY, requestOf, type Draft } from "./request.ts";
 type Plan = CoordinatorSchemas["PlanOut"];
 type Preview = CoordinatorSchemas["PreviewOut"];
 type Status = CoordinatorSchemas["TrainingStatusOut"];
+type Models = CoordinatorSchemas["RoleModelsOut"];
+
+const PRECISIONS = [["", "auto: the worker's"], "bf16", "fp32"] as const;
 
 export function StartPage({ params }: { params: Readonly<Record<string, string>> }) {
   const again = params["again"];
@@ -104,9 +107,10 @@ function Resuming({ job, draft, onDraft }: { job: Job; draft: Draft; onDraft: (d
 
 function Fields({ draft, set, wrong, hasData }: { draft: Draft; set: (name: keyof Draft) => (value: string) => void; wrong: Readonly<Record<string, string>>; hasData: boolean }) {
   const status = useResource<Status>("/coordinator/v1/status/training");
+  const models = useResource<Models>(draft.role === "" ? null : `/coordinator/v1/models/${encodeURIComponent(draft.role)}`);
   const known = [...new Set(["auto", ...(status.data?.algorithms ?? []), draft.algorithm])];
-  const field = (name: keyof Draft, label: string, placeholder = "by default", hint?: string) => (
-    <TextField label={label} placeholder={placeholder} value={draft[name]} onValue={set(name)} wrong={wrong[name] ?? null} {...(hint === undefined ? {} : { hint })} />
+  const field = (name: keyof Draft, label: string, placeholder = "by default") => (
+    <TextField label={label} placeholder={placeholder} value={draft[name]} onValue={set(name)} wrong={wrong[name] ?? null} />
   );
   return (
     <>
@@ -116,7 +120,8 @@ function Fields({ draft, set, wrong, hasData }: { draft: Draft; set: (name: keyo
         <Select label="Algorithm" value={draft.algorithm} onValue={set("algorithm")} options={known.map((one) => (one === "auto" ? [one, "auto: as proposed"] : one))} />
         <Select label="Priority" value={draft.priority} onValue={set("priority")} options={["low", "normal", "high", "urgent"]} />
       </div>
-      {field("base_model", "Begins from", "stable", "stable: what serves the role. Else a policy's manifest, or a name or path of a model that the worker has.")}
+      <TextField label="Begins from" value={draft.base_model} onValue={set("base_model")} suggested={(models.data?.versions ?? []).filter((one) => one.uri !== "").map((one) => [one.uri, `${one.name}, ${one.state}`] as const)}
+        hint={`stable: what serves the role. Else a version, a policy's manifest, or a name or path of a model that the worker has.${["dpo", "kto"].includes(draft.algorithm) ? " It is the reference, too." : ""}`} />
       {hasData && (
         <fieldset class="fields"><legend>Data</legend>
           {field("sample_size", "Most trajectories", "5000")}
@@ -131,6 +136,7 @@ function Fields({ draft, set, wrong, hasData }: { draft: Draft; set: (name: keyo
         {field("max_steps", "Most train steps", "no limit")}
         {field("beta", "Beta")}
         {field("seed", "Seed")}
+        <Select label="Precision" value={draft.precision} onValue={set("precision")} options={PRECISIONS} />
       </fieldset>
       <TextArea label="Further hyperparameters" rows={2} placeholder='{"kl_beta": 0.01}' spellcheck={false} value={draft.more} onValue={set("more")} wrong={wrong["more"] ?? null} />
       {field("notes", "Notes", "why, for those who read it later")}
