@@ -79,6 +79,26 @@ def test_a_dismissal_asks_for_its_reason(open_view: Opening, console: FakeConsol
     assert [posted.body for posted in console.posted if posted.method == "POST"] == [{"reason": "known since May"}]
 
 
+def test_a_plan_shows_what_it_waits_for(open_view: Opening, console: FakeConsole) -> None:
+    waits = PlanOut(plan=plan_of(datetime.now(UTC)), pattern=None, waits_for="no held-out tasks are set")
+    console.answers[f"GET /analyst/v1/plans/support/{PLAN}"] = waits
+    expect(open_view(f"changes/support/{REFUNDS}").get_by_text("no held-out tasks are set")).to_be_visible()
+
+
+def test_a_dismissed_pattern_is_opened_again(open_view: Opening, console: FakeConsole) -> None:
+    pattern = patterns(datetime.now(UTC))[0]
+    dismissed = PatternOut(pattern=replace(pattern, state="dismissed"), plans=[])
+    console.answers |= {f"GET {PAGE}": dismissed, f"POST {PAGE}/reopen": PatternOut(pattern=pattern, plans=[])}
+    page = open_view(f"changes/support/{REFUNDS}")
+    page.get_by_role("button", name="Reopen").click()
+    page.get_by_role("button", name="Reopen now").click()
+
+    expect(page.get_by_text("Reopen: done").first).to_be_attached()
+    assert [(posted.path, posted.body) for posted in console.posted if posted.method == "POST"] == [
+        (f"{PAGE}/reopen", {})
+    ]
+
+
 def test_a_key_without_the_right_cannot_decide(open_view: Opening) -> None:
     page = open_view(f"changes/support/{REFUNDS}", key=VIEWER)
     for name in ("Approve", "Reject", "Dismiss"):

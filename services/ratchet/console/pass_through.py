@@ -84,7 +84,9 @@ _HEX = r"[0-9a-f]{32}"
 ANALYST: Sequence[Passed] = (
     Passed("GET", rf"/v1/(patterns|plans)(/{ROLE.pattern}/{_HEX})?|/v1/learning/{ROLE.pattern}/(events|report)"),
     Passed("GET", rf"/v1/episodes/{_ID}", 60),
-    Passed("POST", rf"/v1/patterns/{ROLE.pattern}/{_HEX}/dismiss|/v1/plans/{ROLE.pattern}/{_HEX}/(approve|reject)"),
+    Passed(
+        "POST", rf"/v1/patterns/{ROLE.pattern}/{_HEX}/(dismiss|reopen)|/v1/plans/{ROLE.pattern}/{_HEX}/(approve|reject)"
+    ),
     Passed("POST", r"/v1/analyses", 120),
 )
 

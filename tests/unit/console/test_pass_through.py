@@ -123,6 +123,7 @@ async def test_an_open_installation_passes_no_key_on() -> None:
         ("workflows", "POST", "/v1/workers", 404),
         ("analyst", "GET", f"/v1/patterns/support/{'a' * 32}", 200),
         ("analyst", "POST", f"/v1/patterns/support/{'a' * 32}/dismiss", 200),
+        ("analyst", "POST", f"/v1/patterns/support/{'a' * 32}/reopen", 200),
         ("analyst", "POST", f"/v1/plans/support/{'a' * 32}/approve", 200),
         ("analyst", "GET", "/v1/learning/support/events", 200),
         ("analyst", "POST", f"/v1/plans/support/{'a' * 32}/execute", 404),

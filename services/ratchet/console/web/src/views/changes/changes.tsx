@@ -4,6 +4,7 @@
 import { useState } from "preact/hooks";
 import { post } from "../../api/client.ts";
 import { useResource } from "../../api/resource.ts";
+import type { AnalystSchemas } from "../../api/types.ts";
 import { Spark } from "../../charts/spark.tsx";
 import { share, shortId, words } from "../../format.ts";
 import { href, type Route } from "../../route.ts";
@@ -24,7 +25,7 @@ import { costOf, effectText, promiseText, toneOf, trailOf, triggersText, withPla
 
 const EVERY_MS = 10_000;
 const API = "/analyst/v1";
-const ACTS: Readonly<Record<string, readonly string[]>> = { draft: ["approve", "reject"], approved: ["reject"], open: ["dismiss"], closed: ["dismiss"] };
+const ACTS: Readonly<Record<string, readonly string[]>> = { draft: ["approve", "reject"], approved: ["reject"], open: ["dismiss"], closed: ["dismiss"], dismissed: ["reopen"] };
 
 interface Act { readonly name: string; readonly path: string }
 
@@ -77,7 +78,7 @@ function PatternPage({ role, id }: { role: string; id: string }) {
           {plans.map((plan) => (
             <Panel key={plan.plan_id} title={`Plan ${shortId(plan.plan_id)}`} actions={acts(place(role, "plans", plan.plan_id), plan.state ?? "draft")}>
               {plan.verdict != null && <Banner tone={toneOf(plan)} title={plan.verdict} />}
-              <PlanFacts of={plan} />
+              <PlanFacts of={plan} path={place(role, "plans", plan.plan_id)} />
               {plan.change.bundle != null ? <Parts bundle={plan.change.bundle} /> : <Written of={plan.change} />}
             </Panel>
           ))}
@@ -122,11 +123,13 @@ function Trajectories({ ids, role }: { ids: readonly string[]; role: string }) {
   return <>{ids.map((each) => <a key={each} class="id nowrap" href={href("trajectories", each, { role })}>{shortId(each)} </a>)}</>;
 }
 
-function PlanFacts({ of }: { of: Plan }) {
+function PlanFacts({ of, path }: { of: Plan; path: string }) {
   const { expected, effect } = of;
+  const waits = useResource<AnalystSchemas["PlanOut"]>(path, { everyMs: EVERY_MS }).data?.waits_for;
   return (
     <Facts rows={[
       ["State", <Status state={of.state ?? "draft"} />],
+      ["Waits for", waits == null ? null : <DataText text={waits} />],
       ["Change", <DataText text={of.change.summary} />],
       ["Risk", of.risk],
       ["Promises", promiseText(expected)],
@@ -151,7 +154,7 @@ function Decide({ act, onClose, onDone }: { act: Act; onClose: () => void; onDon
   const [wrong, setWrong] = useState<string | null>(null);
   const given = reason.trim();
   const send = async () => {
-    if (act.name !== "approve" && given === "") return setWrong("Give a reason first: it is part of the record.");
+    if (["dismiss", "reject"].includes(act.name) && given === "") return setWrong("Give a reason first: it is part of the record.");
     await post(`${act.path}/${act.name}`, given === "" ? {} : { reason: given }).then(() => {
       say(`${named(act.name)}: done`);
       onDone();
