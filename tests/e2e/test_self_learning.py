@@ -35,6 +35,8 @@ from ratchet.local.local_stack.plan import shared_of
 from ratchet.local.local_stack.settings import StackSettings
 from ratchet.local.local_stack.stack import Stack
 from tests.support.running import listening
+from tests.support.watched_stack import Watched, watching
+from tools.dashboard.boards.learning import LEARNING
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 ROLE, WAIT_S = "shop", 240.0
@@ -112,6 +114,7 @@ class Shop:
 
     directory: Path
     connections: Connections
+    watched: Watched
 
     async def typed(self, *words: str) -> Any:
         """What a command of `ratchet` prints as JSON."""
@@ -197,10 +200,13 @@ async def shop(directory: Path) -> AsyncIterator[Shop]:
         async with Stack(settings) as stack:
             shared = shared_of(stack.env).model_copy(update={"data_dir": directory / "data" / "test"})
             async with connect(stack, shared) as connections:
-                yield Shop(directory, connections)
+                with watching(stack, directory) as watched:
+                    yield Shop(directory, connections, watched)
 
 
-async def test_a_plan_that_helps_is_validated_and_one_that_harms_taken_back(tmp_path: Path) -> None:
+async def test_a_plan_that_helps_is_validated_and_one_that_harms_taken_back(
+    tmp_path: Path, subtests: pytest.Subtests
+) -> None:
     async with shop(tmp_path) as here:
         await here.remember()
         analysis = await here.typed("analyze", ROLE)
@@ -227,3 +233,5 @@ async def test_a_plan_that_helps_is_validated_and_one_that_harms_taken_back(tmp_
 
         report = await here.typed("report", "learning", ROLE)
         assert (report["figures"]["plans_validated"], report["figures"]["plans_rolled_back"]) == (1, 1)
+        with subtests.test("panels"):
+            assert await here.watched.unlike(LEARNING) == []
