@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -147,6 +148,28 @@ async def test_init_has_the_admin_s_key_and_may_run_twice(
         assert broker.hand_out() == 0
         async with broker.bus(broker.seed_file("streams")) as bus:
             assert not await bus.missing()
+
+
+async def test_streams_are_made_again_until_the_signal_ends_it_well(tmp_path: Path) -> None:
+    with composed(tmp_path) as broker:
+        async with broker.bus(broker.seed_file("streams")) as bus:
+            env = {
+                "RATCHET_NATS_URL": broker.server.url,
+                "RATCHET_NATS_SEED_FILE": str(broker.seed_file("streams")),
+                "RATCHET_DATA_DIR": str(tmp_path),
+            }
+            words = services()["streams"]["command"][1:]
+            program = await asyncio.create_subprocess_exec(sys.executable, *words, env=os.environ | env)
+
+            async def all_there() -> bool:
+                return (tmp_path / "streams-are-there").exists() and not await bus.missing()
+
+            await eventually(all_there)
+            await bus.nc.jetstream().delete_stream("RL_TRAJECTORIES")
+            await eventually(all_there)
+
+            program.terminate()
+            assert await program.wait() == 0
 
 
 async def test_container_does_with_its_seed_what_its_user_may(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ With `--stay` it makes streams and buckets, and makes those again that go missin
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -43,10 +44,12 @@ async def bootstrap(settings: SharedSettings) -> None:
 
 
 async def keep_streams(settings: SharedSettings) -> None:
-    """Make streams and buckets, now and whenever one is gone, for ever.
+    """Make streams and buckets, now and whenever one is gone, until SIGTERM cancels it.
 
     As long as all are there, the file `streams-are-there` in the data directory is a few seconds old.
     """
+    if work := asyncio.current_task():
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, work.cancel)
     bus = await Bus.connect(settings.bus, name="streams", contracts=load_contracts())
     try:
         await bus.ensure_streams()
@@ -63,7 +66,8 @@ def main(arguments: Sequence[str]) -> int:
     """`python -m ratchet.local.local_stack.bootstrap`: prepare the servers that the environment names, then end."""
     work = keep_streams if "--stay" in arguments else bootstrap
     try:
-        asyncio.run(work(read(SharedSettings)))
+        with suppress(asyncio.CancelledError):  # by SIGTERM
+            asyncio.run(work(read(SharedSettings)))
     except RatchetError as error:
         sys.stderr.write(f"bootstrap: {error}\n")
         return 1
