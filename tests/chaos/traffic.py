@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import time
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -133,17 +133,22 @@ class Traffic:
 
 
 @asynccontextmanager
-async def agents(world: World) -> AsyncIterator[Traffic]:
-    """Agents at work; at the end of the block they have stopped, and the client has published what it holds."""
+async def agents(
+    world: World, roles: Sequence[str] = ROLES, recorded: str = RECORDED, key: str = ""
+) -> AsyncIterator[Traffic]:
+    """Agents at work; at the end of the block they have stopped, and the client has published what it holds.
+
+    `roles` are those of the agents that call, `recorded` is the one of the agent that records; `key` is the gateway's.
+    """
     settings = ClientSettings(shared=world.shared, gateway_url=world.stack.url("gateway"))
-    limits = httpx.Timeout(PATIENCE_S)
+    limits, headers = httpx.Timeout(PATIENCE_S), {"Authorization": f"Bearer {key}"} if key else {}
     async with (
-        AsyncClient("chaos", role=RECORDED, settings=settings) as client,
-        httpx.AsyncClient(base_url=world.stack.url("gateway"), timeout=limits) as http,
+        AsyncClient("chaos", role=recorded, settings=settings) as client,
+        httpx.AsyncClient(base_url=world.stack.url("gateway"), timeout=limits, headers=headers) as http,
     ):
         traffic = Traffic(world, client, http)
         traffic.working.set()
-        works = [traffic.record(), *(traffic.call_through_gateway(role) for role in ROLES for _ in range(CALLERS))]
+        works = [traffic.record(), *(traffic.call_through_gateway(role) for role in roles for _ in range(CALLERS))]
         at_work = [asyncio.create_task(work) for work in works]
         try:
             yield traffic

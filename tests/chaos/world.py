@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 import nats
 from nats.aio.client import Client as Connection
@@ -66,6 +67,40 @@ class World:
     def has_ended(self, name: str) -> None:
         """Note that a member is ended, or stopped, now."""
         self.ends.setdefault(name, []).append(time.monotonic())
+
+
+@dataclass
+class _Gateway:
+    """As much of a stack as agents and the balance ask for: where the gateway is, and no supervised members."""
+
+    address: str
+    members: dict[str, Member] = field(default_factory=dict[str, Member])
+
+    def url(self, _: str) -> str:
+        return self.address
+
+
+@asynccontextmanager
+async def world_before(
+    gateway: str, brokers: list[str], admin: Path, shared: SharedSettings, disk: Path
+) -> AsyncIterator[World]:
+    """What others have started, as agents before this gateway and the balance need it. `admin` has the admin's key."""
+    connection = await nats.connect(
+        brokers,
+        max_reconnect_attempts=-1,
+        reconnect_time_wait=0.1,
+        error_cb=_expected,
+        nkeys_seed_str=read_seed(admin).seed,
+    )
+    try:
+        warehouse = await Warehouse.connect(shared)
+        try:
+            stack, clocks = cast("Stack", _Gateway(gateway)), cast("Clocks", None)
+            yield World(stack, disk, {}, clocks, connection, warehouse, shared, print)
+        finally:
+            await warehouse.close()
+    finally:
+        await connection.close()
 
 
 @asynccontextmanager

@@ -5,23 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
-import nats
-
-from ratchet.bus.nats_client import read_seed
 from ratchet.core.service.settings import SharedSettings
-from ratchet.core.stores.warehouse import Warehouse
 from ratchet.local.local_stack.bootstrap import bootstrap
 from ratchet.local.local_stack.broker_users import user_of
 from ratchet.local.local_stack.catalog import ALL_SERVICES, ENGINE, MLFLOW
-from ratchet.local.local_stack.member import Member
-from ratchet.local.local_stack.stack import Stack
-from tests.chaos.clocks import Clocks
 from tests.chaos.traffic import Traffic, agents
-from tests.chaos.world import KEY, World, gateway_settings
+from tests.chaos.world import KEY, World, gateway_settings, world_before
 from tests.cluster.brokers import SIZE, Cluster
 from tests.support.fake_engine import FakeProvider, providing
 from tests.support.servers import RunningServer
@@ -31,17 +23,6 @@ LEFT_OUT = frozenset({ENGINE, "trainer_worker", "experiment_tracker"})
 """What needs torch or a server of MLflow; workers of the pool `prompts` are the same program as the trainer."""
 SHORTS = [spec.short for spec in ALL_SERVICES if spec.name not in LEFT_OUT and MLFLOW not in spec.needs]
 MEMBERS = 2
-
-
-@dataclass
-class _Stack:
-    """As much of a stack as agents and the balance ask for: where the gateway is, and no supervised members."""
-
-    gateway: str
-    members: dict[str, Member] = field(default_factory=dict[str, Member])
-
-    def url(self, _: str) -> str:
-        return self.gateway
 
 
 @dataclass
@@ -104,32 +85,12 @@ async def two_of_each(brokers: Cluster, shared: SharedSettings, folder: Path) ->
             short: list(await asyncio.gather(*(started(short, number) for number in range(MEMBERS))))
             for short in SHORTS
         }
-        connection = await nats.connect(
-            [brokers.url(number) for number in range(SIZE)],
-            max_reconnect_attempts=-1,
-            reconnect_time_wait=0.1,
-            error_cb=_expected,
-            nkeys_seed_str=read_seed(brokers.admin).seed,
-        )
-        held.push_async_callback(connection.close)
-        warehouse = await Warehouse.connect(everything)
-        held.push_async_callback(warehouse.close)
+        urls = [brokers.url(number) for number in range(SIZE)]
         traffics: list[Traffic] = []
         for number, gateway in enumerate(running["gateway"]):
-            own = {"nats_url": brokers.url((number + 1) % SIZE), "data_dir": folder / f"agent-{number}"}
-            world = World(
-                stack=cast("Stack", _Stack(gateway.url)),
-                disk=folder,
-                proxies={},
-                clocks=cast("Clocks", None),
-                connection=connection,
-                warehouse=warehouse,
-                shared=everything.model_copy(update=own),
-                say=print,
+            own = everything.model_copy(
+                update={"nats_url": urls[(number + 1) % SIZE], "data_dir": folder / f"agent-{number}"}
             )
+            world = await held.enter_async_context(world_before(gateway.url, urls, brokers.admin, own, folder))
             traffics.append(await held.enter_async_context(agents(world)))
         yield Members(running, traffics)
-
-
-async def _expected(_: Exception) -> None:
-    """Connections to a server that is killed break."""

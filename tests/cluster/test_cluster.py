@@ -15,11 +15,11 @@ from ratchet.core.service.settings import SharedSettings
 from tests.chaos.balance import settled
 from tests.cluster.brokers import Cluster, cluster
 from tests.cluster.members import Members, two_of_each
-from tests.cluster.pauses import STREAM, Probe, leader_of, longest_gap, probing
+from tests.cluster.pauses import PATIENCE_S, STREAM, Probe, leader_of, longest_gap, probing
 from tests.support.gateway_scene import put_routes
 from tests.support.running import connected, http_client
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = pytest.mark.timeout(4 * PATIENCE_S)
 QUIET_S, FAULT_S, AFTER_S = 10.0, 30.0, 30.0
 KILLED, PARTED, CUT_OFF = "killed", "parted from the others and its clients", "parted from the others alone"
 LATER = "later"
@@ -57,7 +57,7 @@ async def test_broker_that_loses_a_server_loses_and_doubles_nothing(
             traffic.world.say(str(dict(figures)))
             assert figures["trajectories acknowledged"] > 0
             assert [name for name, count in figures.items() if name.endswith("doubled") and count] == []
-        await eventually(members.all_ready, deadline_s=300)
+        await eventually(members.all_ready, PATIENCE_S)
         await _routed_everywhere(brokers, members)
     gc.collect()  # now, and not in a later test: NATS's client leaves open what is cut before the broker has spoken
 
@@ -90,4 +90,4 @@ async def _routed_everywhere(brokers: Cluster, members: Members) -> None:
             answers = [await http.get(f"{gateway.url}/v1/models") for gateway in members.running["gateway"]]
             return all(f"{LATER}@1" in [model["id"] for model in answer.json()["data"]] for answer in answers)
 
-        await eventually(known)
+        await eventually(known, PATIENCE_S)
