@@ -198,14 +198,15 @@ async def test_a_broker_that_lost_everything_is_followed_from_the_beginning(
     async with connected(settings) as bus, running(projection := sessions(bus)):
         await publish(bus, "abc")
         await folded(projection, "abc")
+        lost = await bus.extent(STREAM)
         await asyncio.to_thread(nats.kill)
-        shutil.rmtree(tmp_path / "nats" / "jetstream", ignore_errors=True)
+        shutil.rmtree(tmp_path / "nats" / "jetstream")
         await asyncio.to_thread(nats.start)
 
-        async def made() -> bool:
-            return bus.nc.is_connected and (await bus.extent(STREAM)).last == 0
+        async def made_anew() -> bool:
+            return bus.nc.is_connected and (await bus.extent(STREAM)).made != lost.made
 
-        await eventually(lambda: _patiently(made))
+        await eventually(lambda: _patiently(made_anew))
         await publish(bus, "xy")
 
         async def all_folded() -> list[str] | None:

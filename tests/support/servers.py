@@ -193,7 +193,7 @@ def chosen_server(name: str, directory: Path) -> AbstractContextManager[Server]:
         "clickhouse": clickhouse_container,
         "s3": lambda: s3_container(ACCESS_KEY, SECRET_KEY),
     }
-    return running_container(specs[name]())
+    return running_container(specs[name](), directory)
 
 
 @pytest.fixture(scope="session")
