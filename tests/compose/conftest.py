@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ratchet_helpdesk.base_model import Shape, write_base_model
 from tests.compose.engine import Engine, make_base, missing, prepare
+from tests.compose.loop import PATIENCE_S, ROLE, Agent, add_agent, chat, record_tickets, status, train
 from tests.support.compose import REPOSITORY
 
 
@@ -39,6 +41,18 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="session")
-def folder(engine: Engine) -> Path:
-    """Where the run's files are."""
-    return engine.folder
+def agent(engine: Engine) -> Agent:
+    """An agent with a user of its own."""
+    return add_agent(engine)
+
+
+@pytest.fixture(scope="session")
+def looped(engine: Engine, agent: Agent) -> dict[str, Any]:
+    """What `ratchet status --json` shows once trajectories were learned from, and the policy answers."""
+    record_tickets(engine, agent)
+    train(engine)
+    deadline = time.monotonic() + PATIENCE_S
+    while not chat(engine).get("model", "").startswith(f"{ROLE}@1-"):
+        assert time.monotonic() < deadline, "the policy that was trained does not answer"
+        time.sleep(2)
+    return status(engine)

@@ -44,6 +44,15 @@ SUITE = "bookworm"
 FILE = "docker-compose.yml"
 PROFILES = "local,workflows,analyst,mlflow,alerting,logs"
 """All but `gpu`, and `tools`, which a person runs."""
+RUN = {
+    name: service
+    for name, service in services().items()
+    if set(service.get("profiles", PROFILES.split(","))) & set(PROFILES.split(","))
+}
+"""What `up` starts."""
+LASTING = sorted(name for name, service in RUN.items() if service["restart"] == "unless-stopped")
+ONE_SHOT = sorted(set(RUN) - set(LASTING))
+VENDORS = {name for users in STAND_INS.values() for name in users} | {"grafana"}
 
 
 def missing() -> list[str]:
@@ -239,7 +248,9 @@ def changed(ports: Mapping[str, int], base_model: Path) -> dict[str, Any]:
     for name in ("trainer_worker", "engine_local"):
         ours[name]["volumes"] = [*ours[name]["volumes"], f"{base_model}:/models/base:ro"]
     files = min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], ours["clickhouse"]["ulimits"]["nofile"]["hard"])
-    ours["clickhouse"]["ulimits"] = {"nofile": {"soft": files, "hard": files}, "nproc": PROCESSES}
+    most = {"nofile": files, "nproc": PROCESSES}
+    for name in ("nats", "clickhouse", "minio"):  # podman's socket knows no limits of containers.conf
+        ours[name]["ulimits"] = {what: {"soft": count, "hard": count} for what, count in most.items()}
     ours["alloy"]["volumes"] = [mount for mount in ours["alloy"]["volumes"] if "/var/lib/docker" not in mount]
     off = {name for name, service in ours.items() if service.get("profiles") == ["gpu"]}
     for service in ours.values():  # podman-compose stops at a dependency whose profile is off

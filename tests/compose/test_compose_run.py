@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import time
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
 import pytest
 
 from ratchet.local.local_stack.ports import LOOPBACK
-from tests.compose.engine import OURS, PROFILES, STAND_INS, Engine
-from tests.support.compose import REPOSITORY, services
+from tests.compose.engine import LASTING, ONE_SHOT, RUN, Engine
+from tests.compose.loop import TRAJECTORIES, chat
 
 pytestmark = pytest.mark.timeout(3600)
-
-RUN = {
-    name: service
-    for name, service in services().items()
-    if set(service.get("profiles", PROFILES.split(","))) & set(PROFILES.split(","))
-}
-"""What `up` starts."""
-LASTING = sorted(name for name, service in RUN.items() if service["restart"] == "unless-stopped")
-ONE_SHOT = sorted(set(RUN) - set(LASTING))
-VENDORS = {name for users in STAND_INS.values() for name in users} | {"grafana"}
-SERVED_S = 600
-"""Deadline from a policy's registration to its first answer: gates, and the engine that loads it."""
-TRAJECTORIES = 120
-"""30 tasks, each four times."""
-LESSONS = ("--set", "full_finetune=true", "--set", "learning_rate=2e-3", "--min-reward", "0.5")
-
 
 Containers = dict[str, dict[str, Any]]
 """What podman says of each service's container."""
@@ -50,64 +27,6 @@ def containers(engine: Engine) -> Containers:
 def seen_by_kernel(container: dict[str, Any]) -> Path:
     """What the kernel knows of the first process of a container."""
     return Path(f"/proc/{container['State']['Pid']}")
-
-
-def depth(name: str) -> int:
-    """How many containers have to be there before this one, one after the other."""
-    return max((1 + depth(needed) for needed in RUN[name].get("depends_on", {}) if needed in RUN), default=0)
-
-
-def operator(engine: Engine, *words: str) -> str:
-    """`docker compose run --rm operator ...`."""
-    return engine.compose("--profile=tools", "run", "--rm", "--no-deps", "-T", "operator", *words)
-
-
-def chat(engine: Engine) -> dict[str, Any]:
-    """An answer of the gateway at its port on this machine, or its refusal."""
-    asked = Request(
-        f"http://{LOOPBACK}:{engine.ports['gateway']}/v1/chat/completions",
-        data=json.dumps({"model": "support", "messages": [{"role": "user", "content": "hello"}]}).encode(),
-        headers={"Authorization": f"Bearer {engine.secret('GATEWAY_API_KEY')}", "Content-Type": "application/json"},
-    )
-    try:
-        with urlopen(asked, timeout=60) as answer:
-            return json.load(answer)
-    except HTTPError as refused:
-        return json.load(refused)
-
-
-@pytest.fixture(scope="module")
-def agent(engine: Engine) -> dict[str, str]:
-    """The environment of an agent on this machine, with a key of its own, as the guide has it."""
-    users = ("run", "--rm", "--no-deps", "-T", "broker_users")
-    engine.compose(*users, "ratchet", "broker", "add", "support-bot", "--role", "support", "--users", "/users")
-    for _ in range(2):  # nats-server gives a user that is new its way to the streams at the second reading
-        engine.compose("kill", "-s", "HUP", "nats")
-        time.sleep(5)
-    seed = engine.folder / "support-bot.seed"
-    seed.write_text(engine.compose(*users, "cat", "/users/seeds/support-bot.seed"))
-    seed.chmod(0o600)
-    return {
-        "RATCHET_NATS_URL": f"nats://{LOOPBACK}:{engine.ports['nats']}",
-        "RATCHET_NATS_SEED_FILE": str(seed),
-        "RATCHET_DIR": str(engine.folder),
-        "RATCHET_DATA_DIR": str(engine.folder / "agent"),
-    }
-
-
-@pytest.fixture(scope="module")
-def looped(engine: Engine, agent: dict[str, str]) -> dict[str, Any]:
-    """What `ratchet status --json` shows once 120 trajectories were learned from, and the policy answers."""
-    subprocess.run(
-        [sys.executable, "examples/python/tickets.py"], cwd=REPOSITORY, env=os.environ | agent, check=True, timeout=300
-    )
-    base = ("--base-model", "/models/base", "--set", "max_steps=20")
-    operator(engine, "train", "support", "--algorithm", "sft", *LESSONS, *base, "--wait")
-    deadline = time.monotonic() + SERVED_S
-    while not chat(engine).get("model", "").startswith("support@1-"):
-        assert time.monotonic() < deadline, "the policy that was trained does not answer"
-        time.sleep(2)
-    return json.loads(operator(engine, "status", "--json"))
 
 
 @pytest.mark.parametrize("name", ONE_SHOT)
@@ -194,27 +113,3 @@ def test_nothing_is_lost_between_stream_and_tables(looped: dict[str, Any]) -> No
 def test_policy_that_was_trained_answers_through_the_gateway(engine: Engine, looped: dict[str, Any]) -> None:
     assert [job["state"] for job in looped["jobs"]] == ["completed"]
     assert chat(engine)["choices"][0]["message"]["role"] == "assistant"
-
-
-def test_stop_ends_each_program_within_its_grace(engine: Engine, looped: dict[str, Any]) -> None:
-    assert looped["roles"]
-    for name in sorted(LASTING, key=depth, reverse=True):  # podman-compose stops a broker before its clients
-        engine.compose("stop", name)
-    codes = {name: one["State"]["ExitCode"] for name, one in engine.containers().items() if name in LASTING}
-
-    ours = set(LASTING) - VENDORS - {"streams"}  # which has nothing to end: the signal ends it
-    assert {name: codes[name] for name in ours} == dict.fromkeys(ours, 0)
-    assert 137 not in codes.values()
-
-
-def test_new_image_finds_the_data_of_the_old_one(engine: Engine, looped: dict[str, Any]) -> None:
-    engine.compose("down")
-    old = engine.podman("images", "-q", OURS).strip()
-    engine.build(["broker_users"], "--build-arg=VERSION=0.1.1")
-    assert engine.podman("images", "-q", OURS).strip() != old
-    engine.up()
-    now = json.loads(operator(engine, "status", "--json"))
-
-    assert now["rows"]["trajectories"] >= looped["rows"]["trajectories"]
-    assert now["roles"]["support"]["stable"] == looped["roles"]["support"]["stable"]
-    assert chat(engine)["model"].startswith("support@1-")
