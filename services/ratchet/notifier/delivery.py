@@ -130,7 +130,7 @@ class Delivery(Lasting):
         try:
             async with asyncio.timeout(MAKE_S):
                 report = await self._reports.due(receiver.reported, rules, now)
-        except Exception as error:
+        except Exception as error:  # the boundary: whatever is wrong with a report, alerts go on
             reason, known = str(error) or f"longer than {MAKE_S:g} s", isinstance(error, RatchetError | TimeoutError)
             log.warning("a report waits", receiver=rules.name, reason=reason, exc_info=not known)
             self._waits_until_s = time.monotonic() + REMAKE_S
