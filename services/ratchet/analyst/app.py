@@ -119,7 +119,7 @@ def assembled(settings: Settings, bus: Bus, warehouse: Warehouse, deployer: Depl
     looking = WhileLeading(
         leadership, lambda: Periodic(LOOK_S, runs.look, "look at roles"), lambda: metrics.LOOKED.set(0)
     )
-    adapting = WhileLeading(leadership, look_after_plans, metrics.forget)
+    adapting = WhileLeading(leadership, look_after_plans, metrics.stop_showing)
     checks = {"broker": bus.check, "warehouse": warehouse.check, "keys": keys.ready, "leader": leadership.check}
     notes = {"unreadable_keys": keys.check, "audit": audit.check}
     return App(NAME, [audit, keys, leadership, looking, adapting, server], checks, notes=notes)

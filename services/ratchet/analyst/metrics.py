@@ -31,7 +31,7 @@ STANDING = (PATTERNS, PLANS, PLAN_SUCCESS, IMPROVEMENT)
 """Shown by the one that leads alone."""
 
 
-def forget() -> None:
+def stop_showing() -> None:
     """Show no patterns and plans: the one that leads does."""
     for gauge in STANDING:
         gauge.clear()
@@ -39,7 +39,7 @@ def forget() -> None:
 
 def count(patterns: Iterable[Pattern], plans: Iterable[AdaptationPlan]) -> None:
     """Show what there is now."""
-    forget()
+    stop_showing()
     for pattern in patterns:
         PATTERNS.labels(pattern.role, pattern.state).inc()
     ended: defaultdict[str, list[bool]] = defaultdict(list)

@@ -52,7 +52,7 @@ class Controllers:
             await asyncio.gather(*self._tasks.values())
         finally:
             self._running = False
-            metrics.stepped_down()
+            metrics.stop_showing()
             self._controllers.clear()
             self._tasks.clear()
             self._stopping.clear()

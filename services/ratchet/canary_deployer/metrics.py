@@ -63,7 +63,7 @@ for _state in ("registered", "canary", "promoted", "rolled_back", "aborted", "su
     DEPLOYMENTS.labels(_state)
 
 
-def stepped_down() -> None:
+def stop_showing() -> None:
     """Show no rollout: the one that leads does."""
     for gauge in STANDING:
         gauge.clear()

@@ -170,7 +170,7 @@ async def test_a_look_shows_the_patterns_and_plans_that_it_reads(world: World) -
         ]
 
     assert shown() == [1, 1]
-    metrics.forget()
+    metrics.stop_showing()
     assert shown() == [None, None]
 
 

@@ -74,7 +74,7 @@ async def test_rollout_is_shown_by_the_deployer_that_leads_alone() -> None:
     world = await CanaryWorld().with_policies(1, 2)
     world.gates["heldout_tasks"] = FakeGate("heldout_tasks", FAILED, {"candidate_score": 0.25})
     await world.until("refused")
-    metrics.stepped_down()
+    metrics.stop_showing()
     rollouts = Bucket(world.bus, ROLLOUTS, Rollout)
     controllers = Controllers(lambda _: world.new_controller(), world.policies, rollouts, world.lead)
     term = asyncio.create_task(controllers.run())
