@@ -23,6 +23,12 @@ class LearningRates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return hyperparameters.learning_rate or plain
 
 
+def in_words(epochs: int, batch_size: int, learning_rate: float) -> str:
+    """A recipe, within a sentence: `3 passes in batches of 16 at 0.0002`."""
+    passes = "1 pass" if epochs == 1 else f"{epochs} passes"
+    return f"{passes} in batches of {batch_size} at {learning_rate:g}"
+
+
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What trainings had that were measured."""
 
@@ -33,8 +39,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of the adapter."""
 
     def __str__(self) -> str:
-        passes = "1 pass" if self.epochs == 1 else f"{self.epochs} passes"
-        return f"{passes} in batches of {self.batch_size} at {self.learning_rate:g}, rank {self.rank}"
+        return f"{in_words(self.epochs, self.batch_size, self.learning_rate)}, rank {self.rank}"
 
 
 class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,6 +54,7 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def size(self) -> str:
+        """Of the model, in words."""
         return f"{self.parameters / 1e6:g} million parameters"
 
     def __str__(self) -> str:
@@ -68,6 +74,7 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def evidence(self) -> str:
+        """What was measured, in words; `judgement` where nothing was."""
         return "; ".join(map(str, self.measured)) or "judgement"
 
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from ratchet.core.contract.training import DatasetFilter
 from ratchet.core.datasets.domain.reward_groups import RewardTally
 from ratchet.core.datasets.domain.selection import Candidate, TrajectoryRules, reason_against
-from ratchet.core.rules.defaults import DEFAULTS
+from ratchet.core.rules.defaults import DEFAULTS, in_words
 
 AUTO = "auto"
 """In the place of an algorithm: the planner's proposal."""
@@ -265,9 +265,9 @@ def _with_evidence(verdict: Verdict) -> Verdict:
     row = DEFAULTS.get(verdict.algorithm)
     if row is None:
         return verdict
-    passes = "1 pass" if row.epochs == 1 else f"{row.epochs} passes"
-    recipe = f"{passes} in batches of {row.batch_size} at {row.learning_rate.adapter:g} where the job names nothing"
-    return Verdict(verdict.algorithm, True, f"{verdict.why}; {row.evidence}; {recipe}")
+    recipe = in_words(row.epochs, row.batch_size, row.learning_rate.adapter)
+    why = f"{verdict.why}; {row.evidence}; {recipe} where the job names nothing"
+    return Verdict(verdict.algorithm, True, why)
 
 
 def _unless_old(algorithm: str, shape: Shape, why: str) -> Verdict:
