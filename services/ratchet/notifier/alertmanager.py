@@ -93,4 +93,4 @@ def _post_of(body: bytes) -> Post:
     try:
         return decode(body, Post)
     except msgspec.DecodeError as error:
-        raise BadRequest(f"the body is no post of Alertmanager: {error}") from error
+        raise BadRequest(f"the body is not what Alertmanager posts: {error}") from error
