@@ -17,7 +17,7 @@ from ratchet.core.rules.reports import DAILY, JOB, SPANS
 HOUR = timedelta(hours=8)
 """Of the day, UTC."""
 SETTLED = timedelta(minutes=1)
-"""After its end a day is reported: what happened in its last moments is stored by then, and no later report has it."""
+"""From the end of a day to its report: what happened in its last moments is stored meanwhile, and in no later one."""
 SKEW = timedelta(hours=1)
 """Two notifiers' clocks differ by less: a report of a later time was sent by a clock that was wrong."""
 REPORTED = frozenset({JobState.COMPLETED, JobState.FAILED})
@@ -34,7 +34,7 @@ class DueReport:
 
 
 def newest_end(kind: str, now: datetime) -> datetime:
-    """The end of the newest day or week that is over, and stored."""
+    """The end of the newest day or week that is over, and settled."""
     end = (now - HOUR - SETTLED).replace(hour=0, minute=0, second=0, microsecond=0) + HOUR
     return end if kind == DAILY else end - timedelta(days=end.weekday())
 
