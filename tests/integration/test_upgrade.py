@@ -31,7 +31,7 @@ from ratchet.core.contract import (
     Turn,
     WorkflowExecution,
 )
-from ratchet.core.errors import ConfigError
+from ratchet.core.errors import ConfigError, WarehouseUnavailable
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.schema import schema_digest, upgrade_statements
 from ratchet.core.stores.warehouse import Warehouse
@@ -194,7 +194,7 @@ async def test_a_step_brings_older_tables_and_rows_to_the_schema(
 async def test_an_upgrade_that_was_cut_off_is_done_again(shared_settings: SharedSettings, tmp_path: Path) -> None:
     (tmp_path / f"001-{OLDER.digest}.sql").write_text(f"{STEP}SELECT throwIf(count() = 0) FROM numbers;\n")
     async with filled(shared_settings, OLDER) as warehouse:
-        with pytest.raises(Exception, match="numbers"):
+        with pytest.raises(WarehouseUnavailable, match="numbers"):
             await warehouse.make_tables(tmp_path)
         assert await warehouse.stored_schema() == OLDER.digest
         await warehouse.command("CREATE TABLE numbers (n UInt8) ENGINE = Memory")

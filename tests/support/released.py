@@ -48,10 +48,11 @@ class Installation:
         """Of a made-up release whose table had no such column yet."""
         lines = self.tables[table].splitlines(keepends=True)
         tables = {**self.tables, table: "".join(line for line in lines if line.split()[:1] != [column])}
-        rows = [{**row, "columns": row["columns"] | {column: None}} for row in self.rows[table]]
         assert tables != self.tables
-        for row in rows:
-            del row["columns"][column]
+        rows = [
+            {**row, "columns": {name: value for name, value in row["columns"].items() if name != column}}
+            for row in self.rows[table]
+        ]
         return replace(self, tables=tables, rows={**self.rows, table: rows})
 
     @property
