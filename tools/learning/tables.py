@@ -248,9 +248,9 @@ _USE = """`ratchet plan` proposes the first row whose data a role has, of those 
 trains with the rest of its row, an adapter with rank 16. rloo's rate, batch and pass are those that were measured on
 135 million parameters; all others are judgement, and so are the least amounts."""
 _MEASURED = """The order of the rows, and rloo's recipe, rest on these figures, by the size of the model. At .7 million
-parameters rejection sampling (`sft` on what was solved) leads rloo; at 135 million neither leads and rejection sampling
-costs less, so it comes first at any size. Larger models were not measured: theirs are the rates of the largest that
-was."""
+parameters rejection sampling (`sft` on what was solved) leads rloo; at 135 million no lead was shown and rejection
+sampling costs less, so it comes first at any size. Larger models were not measured: theirs are the rates of the
+largest that was."""
 
 
 def _cells(results: Sequence[Result]) -> str:
