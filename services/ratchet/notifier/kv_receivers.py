@@ -3,9 +3,9 @@
 Each write is a compare-and-set in the bucket `notifications`, so of two notifiers one sends. The holder writes at least
 every `BEAT_S`; another one takes over what has not changed for `TAKEOVER_S`, by its own monotonic clock.
 
-The file has what was written last. While the broker is away its holder goes on with it, or people would not hear of
-just that; no other notifier can become the holder then. A notifier that was cut off from a broker that another one
-reaches may send what the other sends.
+The file has what was written last, unless the disk was full. While the broker is away its holder goes on with it, or
+people would not hear of just that; no other notifier can become the holder then. A notifier that was cut off from a
+broker that another one reaches may send what the other sends.
 """
 
 from __future__ import annotations
