@@ -62,6 +62,7 @@ class PublicTasks:
     cycle: Reinforced
     lora: Lora = LORA
     precision: str = "fp32"
+    """Of the trainer: the engine's, see `computed_in`."""
     exam_seed: int = EXAM_SEED
     model: Callable[[], Path] = smollm2
     """Where the model before any training lies."""
