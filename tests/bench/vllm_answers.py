@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import sys
 import time
+from importlib import import_module
 from typing import Any
 
 
 def main(model: str, dtype: str, prompt: int, answer: int, runs: int, counts: list[int]) -> None:
-    from vllm import LLM, SamplingParams  # noqa: PLC0415  # pyright: ignore - in that environment alone
-
-    engine: Any = LLM(
+    vllm: Any = import_module("vllm")  # which that environment alone has
+    engine = vllm.LLM(
         model=model,
         dtype=dtype,
         enforce_eager=True,  # as `ratchet up` starts it
@@ -21,7 +21,7 @@ def main(model: str, dtype: str, prompt: int, answer: int, runs: int, counts: li
         max_model_len=2 * prompt,
         max_num_seqs=max(counts),
     )
-    greedy: Any = SamplingParams(temperature=0, max_tokens=answer, ignore_eos=True)
+    greedy = vllm.SamplingParams(temperature=0, max_tokens=answer, ignore_eos=True)
     for rows in counts:
         drawn = [[20 + (7 * place + row) % 40_000 for place in range(prompt)] for row in range(rows)]
         ids = [{"prompt_token_ids": each} for each in drawn]
