@@ -31,7 +31,7 @@ from ratchet.core.contract import (
     Turn,
     WorkflowExecution,
 )
-from ratchet.core.errors import ConfigError, WarehouseUnavailable
+from ratchet.core.errors import BusUnavailable, ConfigError, WarehouseUnavailable
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.schema import schema_digest, upgrade_statements
 from ratchet.core.stores.warehouse import Warehouse
@@ -145,12 +145,27 @@ async def test_init_updates_buckets_and_leaves_a_raised_bound(shared_settings: S
     streams["KV_keys"] = {**streams["KV_keys"], "max_msgs_per_subject": 2}
     raised = 2 * streams["KV_judgements"]["max_bytes"]
     streams["KV_judgements"] = {**streams["KV_judgements"], "max_bytes": raised}
+    streams["KV_workflows"] = {**streams["KV_workflows"], "max_bytes": -1}
     async with broker(shared_settings) as nc:
         await replace(release, streams=streams).fill_broker(nc, topics=(), buckets=("keys",))
         await bootstrap(shared_settings)
-        keys, judgements = [(await nc.jetstream().stream_info(name)) for name in ("KV_keys", "KV_judgements")]
+        keys, judgements, workflows = [
+            await nc.jetstream().stream_info(f"KV_{name}") for name in ("keys", "judgements", "workflows")
+        ]
     assert (keys.config.max_msgs_per_subject, keys.state.messages) == (8, 1)
-    assert judgements.config.max_bytes == raised
+    assert (judgements.config.max_bytes, workflows.config.max_bytes) == (raised, -1)
+
+
+async def test_init_shows_why_the_broker_cannot_change_a_stream(shared_settings: SharedSettings) -> None:
+    release = Installation.of(VERSIONS[-1])
+    streams = {
+        name: config | ({"deny_delete": True} if name == "RL_REWARDS" else {})
+        for name, config in release.streams.items()
+    }
+    async with broker(shared_settings) as nc:
+        await replace(release, streams=streams).fill_broker(nc, topics=(), buckets=())
+        with pytest.raises(BusUnavailable, match=r"RL_REWARDS: .*can not .*deny.*`nats stream info RL_REWARDS`"):
+            await bootstrap(shared_settings)
 
 
 def unlike(held: StreamConfig, of_today: StreamConfig) -> dict[str, Any]:

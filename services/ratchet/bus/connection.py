@@ -57,6 +57,8 @@ from ratchet.core.errors import (
 
 log = structlog.get_logger()
 
+CANNOT_BECOME = 10052
+"""nats-server's code for a stream that is there and cannot become the one that is asked for."""
 FIRST_ATTEMPTS = 1
 """How often nats-py itself tries again to connect for the first time: only a number above 0 is a bound. Without one it
 would try the same address for ever, and raise nothing."""
@@ -527,8 +529,9 @@ async def _ensure(bus: Bus, config: StreamConfig) -> None:
 
 
 def _as_large(config: StreamConfig, held: StreamConfig) -> StreamConfig:
-    """A bucket of which a person has raised the bound keeps it: it would refuse what it holds already."""
-    larger = 0 < (config.max_bytes or 0) < (held.max_bytes or 0)
+    """A bucket of which a person has raised the bound, or taken it away, keeps that: it might refuse every value."""
+    asked, has = config.max_bytes or 0, held.max_bytes or 0
+    larger = asked > 0 and not 0 < has <= asked
     is_bucket = (config.name or "").startswith(BUCKET)
     return config.evolve(max_bytes=held.max_bytes) if larger and is_bucket else config
 
@@ -537,6 +540,10 @@ def _as_large(config: StreamConfig, held: StreamConfig) -> StreamConfig:
 def _made(what: str) -> Iterator[None]:
     try:
         yield
+    except js_errors.APIError as error:
+        advice = f"; `nats stream info {what}` shows what is there, see Upgrade in docs/operations.md"
+        refused = advice if error.err_code == CANNOT_BECOME else ""
+        raise BusUnavailable(f"the broker cannot make {what}: {error.description}{refused}") from error
     except (nats.errors.Error, TimeoutError, OSError) as error:
         raise BusUnavailable(f"the broker cannot make {what}: {error!r}") from error
 
