@@ -106,14 +106,14 @@ def check_database(endpoints: Endpoints) -> Finding:
         async with warehouse_of(addresses_of(endpoints)) as warehouse:
             (row,) = await warehouse.rows("SELECT version() AS version, now64(3, 'UTC') AS now")
             skew = _skew_s(row["now"])
-            stored = await warehouse.stored_schema()
+            stored = await warehouse.stored_schemas()
         major, minor, *_ = (int(part) for part in row["version"].split(".")[:2])
         sentence = f"ClickHouse {row['version']}"
         if (major, minor) < OLDEST_DATABASE:
             return failure(sentence, f"use {'.'.join(map(str, OLDEST_DATABASE))} or newer")
-        if stored is None:
+        if not stored:
             return failure(f"{sentence} has no tables of Ratchet", "start the stack: it makes them")
-        if stored != schema_digest():
+        if stored != {schema_digest()}:
             return failure(f"{sentence} has tables of another version", "use that version, or upgrade: start the stack")
         return _with_clock(sentence, skew)
 

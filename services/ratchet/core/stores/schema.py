@@ -4,7 +4,7 @@ from an earlier one."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from hashlib import sha256
 from pathlib import Path
 
@@ -30,18 +30,18 @@ def digest_of(made: Mapping[str, str]) -> str:
     return sha256("\n".join(made.values()).encode()).hexdigest()[:12]
 
 
-def upgrade_statements(digest: str, steps: Path | None = None) -> list[str] | None:
-    """What brings tables of an earlier schema to this one, harmless where it was done; None where no step leads there.
+def upgrade_statements(stored: Collection[str], steps: Path | None = None) -> list[str] | None:
+    """What brings tables to this schema, harmless where it was done; None where one of the schemas is unknown.
 
-    `steps`: the folder of steps, `deploy/clickhouse/upgrades`, of which each leads to the next.
+    `stored`: the digests of the schema that made them, and of those that upgrades which were cut off led to. `steps`:
+    the folder of steps, `deploy/clickhouse/upgrades`, of which each leads to the next.
     """
-    if digest == schema_digest():
-        return []
     files = sorted((steps or resource_dir("deploy") / "clickhouse" / "upgrades").glob("*.sql"))
-    begins = next((place for place, file in enumerate(files) if file.stem.endswith(f"-{digest}")), None)
-    if begins is None:
+    begins = {file.stem.partition("-")[2]: place for place, file in enumerate(files)} | {schema_digest(): len(files)}
+    if not begins.keys() >= set(stored):
         return None
-    return [statement for file in files[begins:] for statement in statements(file.read_text())]
+    first = min((begins[digest] for digest in stored), default=len(files))
+    return [statement for file in files[first:] for statement in statements(file.read_text())]
 
 
 def replicated(statement: str, cluster: str | None) -> str:

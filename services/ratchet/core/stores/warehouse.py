@@ -148,37 +148,38 @@ class Warehouse:
 
         Raises `ConfigError` for those of a schema that no step leads from.
         """
-        own, stored = schema_digest(), await self.stored_schema()
-        upgrade = [] if stored is None else upgrade_statements(stored, steps)
+        own, stored = schema_digest(), await self.stored_schemas()
+        upgrade = upgrade_statements(stored, steps)
         if upgrade is None:
+            known = " and ".join(sorted(stored - {own}))
             raise ConfigError(
                 f"the tables in the database {self._database} are those of another version of Ratchet (schema"
-                f" {stored or 'unknown'}, this version's is {own}), and deploy/clickhouse/upgrades has no step from"
+                f" {known or 'unknown'}, this version's is {own}), and deploy/clickhouse/upgrades has no step from"
                 " there: use that version, or an empty database"
             )
-        # The digest first: what a start that was cut off has made is then known to be ours.
+        # The digest first: what a start that was cut off has made is then known to be ours, and refused by others.
         schemas = "CREATE TABLE IF NOT EXISTS schemas (digest String) ENGINE = ReplacingMergeTree ORDER BY digest"
         await self.command(replicated(schemas, self._cluster))
-        if stored is None:
-            await self.insert("schemas", [{"digest": own}], token=own)
+        if own not in stored:
+            await self.insert("schemas", [{"digest": own}], token=None)
         for statement in upgrade:
             await self.command(replicated(statement, self._cluster))
         names = await self._table_names()
         for name, statement in schema_statements().items():
             if name not in names:
                 await self.command(replicated(statement, self._cluster))
-        if stored not in (own, None):  # not before: an upgrade that was cut off is done again, whole
-            await self.insert("schemas", [{"digest": own}], token=None)
-        earlier = "FROM schemas WHERE digest != {own:String}"
-        if await self.rows(f"SELECT digest {earlier}", {"own": own}):
-            await self.command(f"DELETE {earlier}", {"own": own})
+        if earlier := stored - {own}:  # not before: an upgrade that was cut off is done again, whole
+            forget = "DELETE FROM schemas WHERE has({earlier:Array(String)}, digest)"
+            await self.command(forget, {"earlier": sorted(earlier)})
 
-    async def stored_schema(self) -> str | None:
-        """The digest of the schema that made the tables: None without tables, empty where none was noted."""
+    async def stored_schemas(self) -> set[str]:
+        """The digest of the schema that made the tables, and of those that upgrades which were cut off led to.
+
+        None without tables; an empty one where none was noted.
+        """
         names = await self._table_names()
-        known = "SELECT digest FROM schemas ORDER BY digest = {own:String} DESC LIMIT 1"
-        digests = await self.rows(known, {"own": schema_digest()}) if "schemas" in names else []
-        return digests[0]["digest"] if digests else "" if "trajectories" in names else None
+        noted = await self.rows("SELECT digest FROM schemas") if "schemas" in names else []
+        return {row["digest"] for row in noted} or ({""} if "trajectories" in names else set())
 
     async def _table_names(self) -> set[str]:
         tables = await self.rows(

@@ -148,7 +148,7 @@ def write_version(directory: Path) -> None:
 def require_readable(state: StateVersion | None, where: Path) -> None:
     """Raise `ConfigError` for a state of a schema that no step leads from to this one."""
     own = own_version()
-    if state is not None and (state.format != own.format or upgrade_statements(state.schema) is None):
+    if state is not None and (state.format != own.format or upgrade_statements([state.schema]) is None):
         raise ConfigError(
             f"the state in {where} was written by another version of Ratchet ({state.program}, schema"
             f" {state.schema or 'unknown'}; this is {own.program}, schema {own.schema}), and"
