@@ -1,8 +1,8 @@
 """SmolLM2-135M in the local engine beside `transformers.generate` and vLLM, in bfloat16 and float32: tokens per second.
 
-Run: `python -m tests.bench.bench_real_model [ROWS ...]` (about 2 minutes; rows computed together, 1 8 32 without any).
-Greedy answers of 24 tokens to prompts of 150, by one thread; each figure is the better of two runs. Times are of the
-processor, which other load disturbs least. vLLM takes part where `make vllm` has installed it.
+Run: `python -m tests.bench.bench_real_model [ROWS ...]` (rows computed together, 1 8 32 without any; about 2 minutes
+without vLLM). Greedy answers of 24 tokens to prompts of 150, by one thread; each figure is the better of two runs.
+Times are of the processor, which other load disturbs least. vLLM takes part where `make vllm` has installed it.
 """
 
 from __future__ import annotations
