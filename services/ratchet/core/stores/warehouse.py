@@ -175,7 +175,7 @@ class Warehouse:
     async def stored_schemas(self) -> set[str]:
         """The digest of the schema that made the tables, and of those that upgrades which were cut off led to.
 
-        None without tables; an empty one where none was noted.
+        Empty without tables; with an empty digest where none was noted.
         """
         names = await self._table_names()
         noted = await self.rows("SELECT digest FROM schemas") if "schemas" in names else []
