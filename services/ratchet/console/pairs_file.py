@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Sequence
 
@@ -22,10 +23,12 @@ class PairsFiles:
         self._sink = sink
         self._stored = stored
         self._sent = deque[str](maxlen=REMEMBERED)
+        self._adding = asyncio.Lock()
 
     async def add(self, file: PairsFileIn) -> PairsFileOut:
         """Take the lines in. The same ones twice change nothing."""
-        report = await add_lines(self, self._known, lines_of(file.lines.encode()), file.role)
+        async with self._adding:  # else two clicks at once both count what is new
+            report = await add_lines(self, self._known, lines_of(file.lines.encode()), file.role)
         return PairsFileOut(
             records=report.records,
             added=report.done.published,

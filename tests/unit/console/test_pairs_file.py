@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,6 +41,15 @@ class Stored:
         self.stored |= {message.event_id for message in self.sent}
 
 
+class SlowlySent(Stored):
+    """Others have their turn while it sends."""
+
+    async def publish_all(self, messages: Sequence[Message]) -> None:
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        await super().publish_all(messages)
+
+
 def line(prompt: str, **metadata: Any) -> str:
     return msgspec.json.encode({"prompt": prompt, "chosen": "yes", "rejected": "no", "metadata": metadata}).decode()
 
@@ -60,6 +70,13 @@ async def test_the_same_file_twice_publishes_once_and_counts_what_was_new() -> N
     assert first.json() == {"records": 2, "added": 2, "present": 0, "left_out": []}
     assert again.json() == {"records": 3, "added": 1, "present": 2, "left_out": []}
     assert [message.prompt for message in stored.sent if isinstance(message, Preference)] == ["a", "b", "c"]
+
+
+async def test_the_same_file_twice_at_once_counts_what_was_new_once() -> None:
+    stored = SlowlySent()
+    files = PairsFiles(stored, stored.known)
+    answers = await asyncio.gather(*(taken(files, line("a"), line("b")) for _ in range(6)))
+    assert sum(answer.json()["added"] for answer in answers) == len(stored.sent) == 2
 
 
 async def test_rows_of_an_export_for_trainings_are_preferences_of_people() -> None:
