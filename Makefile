@@ -48,7 +48,7 @@ SITE := -W --keep-going -n -c tools/site -d .cache/doctrees .
 TWO := MAKEFLAGS= $(MAKE) --no-print-directory -j2 --output-sync=target
 
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel vllm test-vllm mlflow $(TRACKERS) test-trackers ray test-ray tasks test-tasks packs test-packs helm manifests test-manifests test-cluster bench-learning compose-check test-compose pin-images walk-guides simulate bench-train gpu-report bench-gateway bench-plane chaos prometheus console chromium test-browser console-pictures check lint type imports generated pages site-links format test test-all test-slow nightly test-unit test-contract \
+.PHONY: help setup wheel vllm test-vllm mlflow $(TRACKERS) test-trackers ray test-ray tasks test-tasks packs test-packs helm manifests test-manifests test-cluster bench-learning compose-check test-compose pin-images walk-guides simulate cycles bench-train gpu-report bench-gateway bench-plane chaos prometheus console chromium test-browser console-pictures check lint type imports generated pages site-links format test test-all test-slow nightly test-unit test-contract \
 	test-integration $(FAST) test-clients demo demo-base learning planning analyst self-learning up down env constraints docs shape
 
 help: ## this list
@@ -233,10 +233,13 @@ test-all: test test-slow ## `make test`, then stacks, kills, models, the whole l
 	@$(MAKE) --no-print-directory test-browser test-vllm
 	@$(BIN)/python -m tests.support.targets
 
-nightly: test-all test-compose test-clients test-ray test-trackers test-tasks test-packs test-manifests test-cluster walk-guides simulate learning bench-learning ## everything that takes hours
+nightly: test-all test-compose test-clients test-ray test-trackers test-tasks test-packs test-manifests test-cluster walk-guides cycles simulate learning bench-learning ## everything that takes hours
 
 simulate: $(STAMP) ## how often the canary errs and how soon it is rolled back: 5,000 rollouts a scene, days; goes on where it was stopped
 	$(BIN)/python -m tests.bench.simulate_canary --report docs/canary-simulation.md
+
+cycles: $(STAMP) ## how many trainings end with a policy, and how many rollouts rightly, over 50 cycles in memory: minutes (ARGS=--help)
+	@$(BIN)/python -m tests.bench.simulate_cycles $(ARGS)
 
 bench-train: $(STAMP) ## a train step beside TRL's, padded and by length: minutes (ARGS=--help)
 	@$(BIN)/python -m tests.bench.bench_train $(ARGS)
