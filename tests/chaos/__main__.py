@@ -2,7 +2,7 @@
 
     python -m tests.chaos --faults 200 --seed 1
 
-Each run is kept in `.cache/chaos`; `--report FILE` writes the page of all that are there.
+Each run is kept in `.cache/chaos`; `--report FILE` writes the page of all that are there, up to its next section.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def main() -> None:
         sys.stdout.write(page([report]))
     if words.report is not None:
         kept = [msgspec.json.decode(path.read_bytes(), type=Report) for path in RUNS.glob("*.json")]
-        words.report.write_text(page(sorted(kept, key=lambda report: report.seed)))
+        _, heading, below = words.report.read_text().partition("\n## ")  # further sections are not of runs
+        words.report.write_text(page(sorted(kept, key=lambda report: report.seed)) + heading + below)
 
 
 async def _run(words: argparse.Namespace) -> Report:

@@ -36,7 +36,7 @@ A full disk is what these runs have caught: chDB reports success for parts with 
 table failed until an operator detached them. Now the supervisor starts the engine again, once for each part
 ([E3](guarantees.md#events)).
 
-All figures are of two cores that were shared with other work (20 to 40 processes that could run): times say nothing.
+All figures are of two cores that were shared with other work (10 to 40 processes that could run): times say nothing.
 Seed 1 ran before that change.
 
 """
