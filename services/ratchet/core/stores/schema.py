@@ -36,7 +36,8 @@ def upgrade_statements(stored: Collection[str], steps: Path | None = None) -> li
     `stored`: the digests of the schema that made them, and of those that upgrades which were cut off led to. `steps`:
     the folder of steps, `deploy/clickhouse/upgrades`, of which each leads to the next.
     """
-    files = sorted((steps or resource_dir("deploy") / "clickhouse" / "upgrades").glob("*.sql"))
+    folder = steps or resource_dir("deploy") / "clickhouse" / "upgrades"
+    files = sorted(folder.glob("*.sql"), key=lambda file: int(file.stem.partition("-")[0]))
     begins = {file.stem.partition("-")[2]: place for place, file in enumerate(files)} | {schema_digest(): len(files)}
     if not begins.keys() >= set(stored):
         return None

@@ -1,6 +1,8 @@
 """The statements of the schema."""
 
-from ratchet.core.stores.schema import replicated, schema_statements, statements
+from pathlib import Path
+
+from ratchet.core.stores.schema import replicated, schema_statements, statements, upgrade_statements
 
 
 def test_statements_drop_comments_and_keep_semicolons_inside_a_line() -> None:
@@ -28,3 +30,11 @@ def test_every_statement_of_a_cluster_is_replicated() -> None:
         assert made.count(" ON CLUSTER 'ratchet'") == 1
         assert ("ENGINE = ReplicatedReplacingMergeTree" in made) == statement.startswith("CREATE TABLE")
         assert "non_replicated" not in made
+
+
+def test_steps_of_an_upgrade_follow_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for number, digest in ((10, "later"), (9, "earlier")):
+        (tmp_path / f"{number}-{digest}.sql").write_text(f"SELECT {number};\n")
+    assert upgrade_statements(["earlier"], tmp_path) == ["SELECT 9", "SELECT 10"]
+    assert upgrade_statements(["later"], tmp_path) == ["SELECT 10"]
+    assert upgrade_statements(["other"], tmp_path) is None
