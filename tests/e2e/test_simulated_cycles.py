@@ -9,11 +9,12 @@ import pytest
 from ratchet.core.contract.state import JobState
 from tests.bench.simulate_cycles import Tally, simulate
 
+pytestmark = pytest.mark.slow
+
 TWICE_BROKEN = 31
 """A seed whose first job diverges, then loses its worker."""
 
 
-@pytest.mark.slow
 async def test_a_training_that_breaks_twice_ends_with_a_policy_judged_rightly(tmp_path: Path) -> None:
     tally = await simulate(1, TWICE_BROKEN, tmp_path)
     assert tally.jobs == {JobState.COMPLETED: 1}
