@@ -31,11 +31,11 @@ def backup(
     than a second and never for more than a few: so all that is copied is of one moment.
     """
     try:
+        files, size = planned_backup(directory, target)
         if dry_run:
-            files, size = planned_backup(directory, target)
             print_dry_run(f"copy {directory} to {target}", {"files": files, "bytes": size}, as_json)
             return
-        record_change(directory, "backup")
+        record_change(directory, "backup")  # it writes below `data`: only where there is a state
         with progress("copying", quiet=as_json) as bar:
             manifest = back_up(directory, target, bar)
     except OSError as error:

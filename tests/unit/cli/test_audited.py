@@ -27,6 +27,14 @@ def test_change_without_a_broker_waits_in_a_private_file(tmp_path: Path) -> None
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+def test_backup_of_no_state_is_refused_and_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stack, target = tmp_path / "stack", tmp_path / "backup"
+    assert main(["backup", str(target), "--dir", str(stack)]) == ExitCode.FAILED
+    assert f"no state of a stack in {stack}" in capsys.readouterr().err
+    assert not stack.exists()
+    assert not target.exists()
+
+
 def test_user_without_a_name_is_recorded_by_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def nameless() -> str:
         raise KeyError("getpwuid(): uid not found: 12345")
