@@ -79,6 +79,10 @@ async def test_judgements_are_added_listed_and_exported(
         added = await ratchet.json("preferences", "add", "--file", str(file), "--role", ROLE, code=3)
         assert [bad["line"] for bad in added["report"]["bad"]] == [2, 3]
         assert added["report"]["done"]["published"] == 1
+        file.write_text("no\npreference\n")
+        assert "has no preference in its 2 lines; line 1: not JSON" in await ratchet(
+            "preferences", "add", "--file", str(file), code=1
+        )
         await there(shared_settings, 10)
         await check_listed(ratchet)
         await check_exported(ratchet, tmp_path / "all.jsonl")

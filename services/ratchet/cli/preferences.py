@@ -156,6 +156,9 @@ def add(
     report = asyncio.run(add_records(locate(directory), records, role, dry_run))
     if file is None and report.bad:
         raise Rejected(report.bad[0].reason)
+    if report.bad and len(report.bad) == report.records:
+        first = report.bad[0]
+        raise Rejected(f"{file} has no preference in its {report.records} lines; line {first.line}: {first.reason}")
     print_answer({"report": report, "dry_run": dry_run}, as_json, lambda: show_added(report, dry_run))
     raise typer.Exit(ExitCode.PARTLY if report.bad else ExitCode.DONE)
 
