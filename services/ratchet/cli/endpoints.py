@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ratchet.cli.exit_codes import NoStack
 from ratchet.cli.output import follow_up
-from ratchet.local.local_stack.catalog import ALL_SERVICES
+from ratchet.local.local_stack.catalog import ALL_SERVICES, ANALYST, WORKFLOWS
 from ratchet.local.local_stack.certificates import AUTHORITIES
 from ratchet.local.local_stack.orphans import is_running, living
 from ratchet.local.local_stack.state import StackRecord, read_record
@@ -45,7 +45,8 @@ class Endpoints:
         spec = next(spec for spec in ALL_SERVICES if spec.short == short)
         given, record = self.env.get(spec.url_variable), self.record
         if record is not None and spec.name not in record.services and given == record.env.get(spec.url_variable):
-            raise NoStack(f"{spec.name} is not part of the stack in {self.directory}")
+            again = f": `ratchet down`, then `ratchet up --{spec.name}`" if spec in (ANALYST, WORKFLOWS) else ""
+            raise NoStack(f"{spec.name} is not part of the stack in {self.directory}{again}")
         return self.env.get(spec.url_variable, f"http://127.0.0.1:{spec.port}").rstrip("/")
 
     def require(self) -> None:

@@ -72,6 +72,8 @@ def test_a_service_that_is_not_part_of_the_stack_has_no_address(tmp_path: Path) 
     write_record(tmp_path, record(birth(os.getpid())))
     with pytest.raises(NoStack, match="rl_coordinator is not part of the stack"):
         locate(tmp_path).url("coordinator")
+    with pytest.raises(NoStack, match=r"analyst is not part of the stack in .*`ratchet up --analyst`"):
+        locate(tmp_path).url("analyst")
 
 
 def test_a_stack_whose_supervisor_is_gone_does_not_count(tmp_path: Path) -> None:
