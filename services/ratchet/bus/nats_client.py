@@ -70,10 +70,11 @@ def read_seed(path: Path) -> Seed:
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the seed file {path} cannot be read: {getattr(error, 'strerror', error)}") from None
+        reason = getattr(error, "strerror", error)
+        raise ConfigError(f"the seed file {path} (RATCHET_NATS_SEED_FILE) cannot be read: {reason}") from None
     seed = _SEED.search(text)
     if seed is None:
-        raise ConfigError(f"the seed file {path} holds no NKEY seed of a user (SU...)")
+        raise ConfigError(f"the seed file {path} (RATCHET_NATS_SEED_FILE) holds no NKEY seed of a user (SU...)")
     return Seed(seed[0], **dict(_NAMED.findall(text)))
 
 

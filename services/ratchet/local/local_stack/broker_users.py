@@ -104,7 +104,7 @@ class BrokerUsers:
             raise BadRequest("an agent's user is for one role or more")
         with self._changing() as users:
             if name in users or name in load_contracts().programs:
-                raise Conflict(f"there is a user {name} already")
+                raise Conflict(f"there is a user {name} already: name another, or `ratchet broker remove` first")
             users[name] = BrokerUser(keys=(self._new_key(name),), roles=given)
         return self.seed_file(name)
 
@@ -112,7 +112,9 @@ class BrokerUsers:
         """Take a user's keys away. Raises `NotFound`, or `BadRequest` for one of our own programs."""
         with self._changing() as users:
             if not _known(users, name).roles:
-                raise BadRequest(f"{name} is a program of Ratchet itself: exchange its key instead")
+                raise BadRequest(
+                    f"{name} is a program of Ratchet itself: exchange its key by `ratchet broker rotate {name}`"
+                )
             del users[name]
         self.seed_file(name).unlink(missing_ok=True)
 
