@@ -108,6 +108,15 @@ async def test_a_line_that_is_no_preference_is_named_and_holds_up_no_other() -> 
     assert "belongs to the role 'other'" in answer["left_out"][1]["reason"]
 
 
+@pytest.mark.parametrize("role", ["", "Bad!", "../support"])
+async def test_file_for_what_is_no_name_of_a_role_is_refused(role: str) -> None:
+    stored = Stored()
+    answer = await taken(PairsFiles(stored, stored.known), line("a"), role=role)
+    assert answer.status_code == 400
+    assert "role" in answer.text
+    assert not stored.sent
+
+
 async def test_secrets_of_a_file_are_redacted_before_they_are_published() -> None:
     stored = Stored()
     await taken(PairsFiles(stored, stored.known), line("write to alice@example.com"))

@@ -17,7 +17,8 @@ Uri = Annotated[str, Meta(extra_json_schema={"format": "uri"})]
 Sha256 = Annotated[str, matching(r"^[0-9a-f]{64}$")]
 Sha256OrNone = Annotated[str, matching(r"^([0-9a-f]{64})?$")]
 """Empty where there is nothing to have a digest."""
-Role = Annotated[str, matching(r"^[a-z0-9_-]{1,64}$")]
+ROLE_FORM = r"^[a-z0-9_-]{1,64}$"
+Role = Annotated[str, matching(ROLE_FORM)]
 Text = Annotated[str, Meta(min_length=1)]
 Count = Annotated[int, Meta(ge=0)]
 Ordinal = Annotated[int, Meta(ge=1)]

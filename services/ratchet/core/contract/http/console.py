@@ -14,7 +14,7 @@ from ratchet.bus.message import JsonObject
 from ratchet.core.contract.http.answers import Answer, Instant
 from ratchet.core.contract.http.rollouts import DifferenceOut
 from ratchet.core.contract.reward import Feedback, Reward
-from ratchet.core.contract.values import Role, listed
+from ratchet.core.contract.values import ROLE_FORM, listed
 
 # The caller
 
@@ -513,7 +513,7 @@ class JudgementOut(Answer, frozen=True, kw_only=True):
 class PairsFileIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A file of preferences, or a part of one."""
 
-    role: Role
+    role: Annotated[str, msgspec.Meta(pattern=ROLE_FORM)]
     lines: str
     """JSON lines of {prompt, chosen, rejected, metadata}, as `ratchet preferences export` and `ratchet data
     argilla-export` write them."""
