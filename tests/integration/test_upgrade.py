@@ -41,7 +41,7 @@ from ratchet.local.local_stack.settings import StackSettings
 from ratchet.local.local_stack.stack import Stack
 from tests.support.command_lines import ratchet as command_line
 from tests.support.contract_files import CONTRACTS
-from tests.support.released import Installation, recorded_versions
+from tests.support.released import WAIT_S, Installation, recorded_versions
 from tests.support.running import connected
 from tests.support.stored_values import check_buckets
 
@@ -123,7 +123,7 @@ async def test_init_brings_the_broker_of_a_release_up_to_date(version: str, shar
     async with broker(shared_settings) as nc:
         await release.fill_broker(nc, topics=MESSAGES, buckets=CONTRACTS.buckets)
         await bootstrap(shared_settings)
-        held = {name: await nc.jetstream().stream_info(name) for name in release.streams}
+        held = {name: await nc.jetstream(timeout=WAIT_S).stream_info(name) for name in release.streams}
         assert held.keys() <= of_today.keys(), "a stream or bucket of the release is gone, with what it holds"
         assert {name: odd for name, info in held.items() if (odd := unlike(info.config, of_today[name]))} == {}
         read = [
@@ -131,7 +131,7 @@ async def test_init_brings_the_broker_of_a_release_up_to_date(version: str, shar
             for name, info in held.items()
             if not name.startswith("KV_")
             for sequence in range(1, info.state.last_seq + 1)
-            for message in [await nc.jetstream().get_msg(name, sequence)]
+            for message in [await nc.jetstream(timeout=WAIT_S).get_msg(name, sequence)]
         ]
     assert len(read) == len(release.messages)
     assert {unknown for _, unknown in read} == {0}
@@ -150,7 +150,7 @@ async def test_init_updates_buckets_and_leaves_a_raised_bound(shared_settings: S
         await replace(release, streams=streams).fill_broker(nc, topics=(), buckets=("keys",))
         await bootstrap(shared_settings)
         keys, judgements, workflows = [
-            await nc.jetstream().stream_info(f"KV_{name}") for name in ("keys", "judgements", "workflows")
+            await nc.jetstream(timeout=WAIT_S).stream_info(f"KV_{name}") for name in ("keys", "judgements", "workflows")
         ]
     assert (keys.config.max_msgs_per_subject, keys.state.messages) == (8, 1)
     assert (judgements.config.max_bytes, workflows.config.max_bytes) == (raised, -1)
