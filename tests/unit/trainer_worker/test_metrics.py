@@ -33,7 +33,7 @@ def test_figures_of_a_running_training_are_shown_until_it_ends() -> None:
     metrics.show(status("running"))
     assert value("ratchet_training_figure", figure="loss") == 0.5
     assert value("ratchet_training_memory_bytes") == 2e9
-    metrics.count_ended(status("completed"))
+    metrics.stop_showing(ROLE)
     assert value("ratchet_training_figure", figure="loss") is None
     assert value("ratchet_training_memory_bytes") is None
 
