@@ -250,7 +250,7 @@ async def _stored(bus: Bus, stream: str, count: int) -> bool:
 
 async def _settled(bus: Bus) -> bool:
     readers = await bus.nc.jetstream().consumers_info(STREAM)
-    return bool(readers) and readers[0].num_pending == readers[0].num_ack_pending == 0
+    return bool(readers) and readers[0].ack_floor.stream_seq == (await bus.extent(STREAM)).last
 
 
 async def _published(bus: Bus, message: Message) -> bool:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+import pytest
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.nats_client import Connection
+from ratchet.bus.pull_consumer import ConsumerState, consumer_state
+from ratchet.canary_deployer import nats_events
 from ratchet.canary_deployer.nats_events import ASSEMBLER, SCORER, TRAJECTORIES, TURNS, NatsEventSource, Places, Read
 from ratchet.core.service.settings import SharedSettings
 from tests.support.canary_world import ROLE
@@ -76,6 +81,32 @@ async def test_how_long_oldest_report_has_waited_is_known_from_the_first_look(
             assert read.behind.seconds >= 0.9
         finally:
             await again.close()
+
+
+async def test_an_end_that_the_broker_does_not_count_yet_holds_outcomes_open(
+    shared_settings: SharedSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its count comes after the acknowledgement: what it answered a moment ago, it may answer now."""
+    async with connected(shared_settings) as bus:
+        for name, stream in ((ASSEMBLER, TURNS), (SCORER, TRAJECTORIES)):
+            await consumer(bus, name, stream)
+        earlier = await consumer_state(bus.nc, TURNS, ASSEMBLER)
+        assert earlier is not None
+        events = await NatsEventSource(bus).open(ROLE, Places())
+        try:
+            assert (await events.next(TICK_S)).behind is None
+            await bus.publish(trajectory_end("one"))
+            ended_at = (await bus.nc.jetstream().get_msg(TURNS, 1)).time.timestamp()
+
+            async def late(nc: Connection, stream: str, name: str) -> ConsumerState | None:
+                now = await consumer_state(nc, stream, name)
+                return now if now is None or name != ASSEMBLER else msgspec.structs.replace(earlier, ts=now.ts)
+
+            monkeypatch.setattr(nats_events, "consumer_state", late)
+            for _ in range(3):
+                assert (await events.next(TICK_S)).batch.as_of <= ended_at
+        finally:
+            await events.close()
 
 
 async def test_a_consumer_that_is_deleted_while_it_is_behind_holds_nothing_up(shared_settings: SharedSettings) -> None:

@@ -120,7 +120,7 @@ async def test_several_processes_share_the_budget_of_a_day(shared_settings: Shar
 
         async def all_handled() -> bool:
             consumer = await bus.nc.jetstream().consumer_info("RL_REWARDS", "reward-judge")
-            return consumer.num_pending == 0 and consumer.num_ack_pending == 0
+            return consumer.ack_floor.stream_seq == (await bus.extent("RL_REWARDS")).last
 
         await eventually(all_handled)
         day = f"support.{bus.now():%Y-%m-%d}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from nats.js.api import ConsumerConfig
+from nats.js.api import ConsumerConfig, ConsumerInfo
+from nats.js.manager import JetStreamManager
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.kv import Bucket
@@ -46,6 +47,24 @@ async def test_nothing_is_kept_for_a_reader_that_is_optional(settings: SharedSet
         await bus.pull("RL_TURNS", ConsumerConfig(durable_name="spans-turns"), batch=1, linger_s=0.0).open()
         read = await NatsReaders(bus, Streams(bus), []).read_up_to("RL_TURNS")
         assert read == {"collector-turns": 0}
+
+
+async def test_a_count_of_the_broker_that_is_late_hides_no_message(
+    settings: SharedSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes after the acknowledgement: what the broker answered a moment ago, it may answer now."""
+    async with connected(settings) as bus:
+        stream, jetstream = "RL_TURNS", bus.nc.jetstream()
+        await bus.pull(stream, ConsumerConfig(durable_name="collector-turns"), batch=1, linger_s=0.0).open()
+        before = await jetstream.consumers_info(stream)
+        await bus.publish(turn())
+
+        async def late(self: JetStreamManager, stream: str) -> list[ConsumerInfo]:
+            return before
+
+        assert (await Streams(bus).settled_by(stream))["collector-turns"] == 0
+        monkeypatch.setattr(JetStreamManager, "consumers_info", late)
+        assert (await Streams(bus).settled_by(stream))["collector-turns"] == 0
 
 
 def test_every_state_with_traffic_reads() -> None:

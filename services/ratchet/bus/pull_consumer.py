@@ -46,12 +46,19 @@ SOON_S = 1.0
 """A consumer that is given up is forgotten after so long, unless another process pulls from it."""
 ANSWER_S = 5.0
 """Longest wait for what the broker knows."""
+_DOES_NOT_EXIST = (10014, 10059)
+"""The broker's codes for a consumer, and a stream, that do not exist."""
 OVERHEAD = 64 * 1024
 """Room for the subjects that the server counts beside headers and body."""
 
 
+class _DoesNotExist(BusUnavailable):
+    """The broker has no such consumer, or no such stream."""
+
+
 class _Error(msgspec.Struct, frozen=True):
     description: str = "the broker does not say why"
+    err_code: int = 0
 
 
 class _Refusal(msgspec.Struct, frozen=True):
@@ -60,11 +67,8 @@ class _Refusal(msgspec.Struct, frozen=True):
     error: _Error | None = None
 
 
-class _Pair(msgspec.Struct, frozen=True):
+class _Place(msgspec.Struct, frozen=True):
     consumer_seq: int = 0
-
-
-class _Floor(msgspec.Struct, frozen=True):
     stream_seq: int = 0
 
 
@@ -79,11 +83,11 @@ class ConsumerState(msgspec.Struct, frozen=True):
     ts: datetime
     """When, by the broker's clock: the one that stamps messages."""
     num_pending: int
-    """Messages that it has not delivered."""
-    delivered: _Pair
+    """Messages that it has not delivered. The count comes a moment after the stream has acknowledged a message."""
+    delivered: _Place
     num_ack_pending: int = 0
     """Messages that it has delivered and that are not settled."""
-    ack_floor: _Floor = _Floor()
+    ack_floor: _Place = _Place()
     """Up to which sequence of the stream every message of its is settled."""
     config: _Filters = _Filters()
 
@@ -91,6 +95,11 @@ class ConsumerState(msgspec.Struct, frozen=True):
     def sent(self) -> int:
         """Messages that it has delivered."""
         return self.delivered.consumer_seq
+
+    @property
+    def settled(self) -> int:
+        """Up to which sequence of the stream it has settled every message of its own."""
+        return self.ack_floor.stream_seq if self.num_ack_pending else self.delivered.stream_seq
 
     @property
     def total(self) -> int:
@@ -273,12 +282,27 @@ async def oldest_s(nc: Connection, stream: str, consumer: str) -> float:
 
     By the broker's clock. Raises `BusUnavailable`.
     """
-    state = await ask(nc, f"CONSUMER.INFO.{stream}.{consumer}", ConsumerState)
-    if not state.num_pending and not state.num_ack_pending:
-        return 0.0
+    state = await consumer_state(nc, stream, consumer)
+    at = state and await unsettled_since(nc, stream, state)
+    return max(0.0, (state.ts - at).total_seconds()) if state and at else 0.0
+
+
+async def consumer_state(nc: Connection, stream: str, consumer: str) -> ConsumerState | None:
+    """What the broker says of a consumer now; None without one. Raises `BusUnavailable`."""
+    try:
+        return await ask(nc, f"CONSUMER.INFO.{stream}.{consumer}", ConsumerState)
+    except _DoesNotExist:
+        return None
+
+
+async def unsettled_since(nc: Connection, stream: str, state: ConsumerState) -> datetime | None:
+    """When the oldest message was stored that a consumer has not settled; None without one. Raises `BusUnavailable`.
+
+    The stream is asked: a message that it has acknowledged is missing in `num_pending` for a moment.
+    """
     subjects = state.config.filter_subjects or [state.config.filter_subject or ">"]
-    stored = [await stored_at(nc, stream, state.ack_floor.stream_seq + 1, subject) for subject in subjects]
-    return max([0.0, *((state.ts - at).total_seconds() for at in stored if at is not None)])
+    stored = [await stored_at(nc, stream, state.settled + 1, subject) for subject in subjects]
+    return min((at for at in stored if at is not None), default=None)
 
 
 async def stored_at(nc: Connection, stream: str, sequence: int, subject: str) -> datetime | None:
@@ -313,7 +337,8 @@ async def ask(nc: Connection, question: str, kind: type[S], body: dict[str, int]
             )
         refusal = decode(answer.data, _Refusal).error
         if refusal is not None and "error" not in kind.__struct_fields__:
-            raise BusUnavailable(f"cannot ask {question}: {refusal.description}")
+            kind_of_refusal = _DoesNotExist if refusal.err_code in _DOES_NOT_EXIST else BusUnavailable
+            raise kind_of_refusal(f"cannot ask {question}: {refusal.description}")
         return decode(answer.data, kind)
     except (nats.errors.Error, TimeoutError, msgspec.DecodeError) as error:
         raise BusUnavailable(f"cannot ask {question}: {error!r}") from error

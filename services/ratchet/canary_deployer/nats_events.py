@@ -20,7 +20,7 @@ from nats.js.errors import Error as JetStreamError
 
 from ratchet.bus.connection import Bus, Extent
 from ratchet.bus.ordered_reader import PATIENCE_S, OrderedReader, fetch, read_summary, reader_name
-from ratchet.bus.pull_consumer import ANSWER_S, ask, stored_at
+from ratchet.bus.pull_consumer import ANSWER_S, ask, consumer_state, unsettled_since
 from ratchet.canary_deployer.domain.subjects import RECENT_STARTS
 from ratchet.canary_deployer.domain.trajectories import Batch, Event, call_of, opinion_of, score_of, started_of
 from ratchet.core.contract import Alert, Feedback, Message, Reward, Start, Turn, named_id
@@ -44,8 +44,6 @@ ASSEMBLER = "collector-turns"
 """The collector's consumer of RL_TURNS, which has ends of trajectories behind their turns (`contracts/topics.json`)."""
 TRAJECTORIES, SCORER = "RL_TRAJECTORIES", "reward-trajectories"
 """What first rewards are computed from, and the reward computer's consumer of it."""
-DOES_NOT_EXIST = (10014, 10059)
-"""The broker's codes for a consumer, and a stream, that do not exist."""
 MOST_INSTANTS = 20_000
 """Instants to remember while a consumer is behind: hours of ticks."""
 
@@ -401,16 +399,6 @@ def _event_of(message: Message, at: float) -> Event | None:
     return score_of(message, at) if isinstance(message, Reward) else None
 
 
-class _ConsumerProgress(msgspec.Struct):
-    """How far a consumer has got, and when by the broker's clock; or the error that it does not exist."""
-
-    ts: datetime | None = None
-    ack_floor: dict[str, int | str] = {}
-    num_pending: int = 0
-    num_ack_pending: int = 0
-    error: dict[str, int | str] | None = None
-
-
 class _StreamState(msgspec.Struct):
     last_seq: int
 
@@ -463,27 +451,24 @@ class _Settled:
 
         `complete`: an instant up to which the stream holds every report now.
         """
-        progress = await ask(self._bus.nc, f"CONSUMER.INFO.{self._stream}.{self._consumer}", _ConsumerProgress)
-        if progress.error is not None:
-            if progress.error.get("err_code") in DOES_NOT_EXIST:
-                self._seen.clear()
-                self._settled_at, self.behind_s = None, 0.0  # one that is gone is not behind
-                return complete
-            raise BusUnavailable(f"cannot ask how far {self._consumer} is: {progress.error}")
-        if progress.ts is not None and progress.num_pending + progress.num_ack_pending == 0:
+        state = await consumer_state(self._bus.nc, self._stream, self._consumer)
+        if state is None:
             self._seen.clear()
-            self._settled_at, self.behind_s = progress.ts.timestamp(), 0.0
+            self._settled_at, self.behind_s = None, 0.0  # one that is gone is not behind
+            return complete
+        oldest = await unsettled_since(self._bus.nc, self._stream, state)
+        if oldest is None and state.num_pending + state.num_ack_pending == 0:
+            self._seen.clear()
+            self._settled_at, self.behind_s = state.ts.timestamp(), 0.0
             self._until = min(self._settled_at, complete)
             return self._until
-        floor = int(progress.ack_floor.get("stream_seq", 0))
-        while self._seen and self._seen[0][2] <= floor:
+        while self._seen and self._seen[0][2] <= state.settled:
             self._settled_at, self._until, _ = self._seen.popleft()
         info = await ask(self._bus.nc, f"STREAM.INFO.{self._stream}", _StreamInfo)
         now = info.ts.timestamp()
         if not self._seen or self._seen[-1][2] != info.state.last_seq:
             self._seen.append((now, min(now, complete), info.state.last_seq))
         if self._settled_at is None:
-            oldest = await stored_at(self._bus.nc, self._stream, floor + 1, ">")
             self._settled_at = now if oldest is None else oldest.timestamp()
         self.behind_s = max(0.0, now - self._settled_at)
         return self._until

@@ -135,14 +135,15 @@ class Streams:
     async def settled_by(self, stream: str) -> Mapping[str, int]:
         """By durable consumer of the stream, up to where it has settled every message of its own."""
         with _classified(stream):
-            last = (await self._jetstream.stream_info(stream)).state.last_seq
             consumers = await self._jetstream.consumers_info(stream)
-        # The floor of a consumer of some subjects stays at the last message of those.
-        return {
-            info.name: info.ack_floor.stream_seq if info.num_pending or info.num_ack_pending else last
-            for info in consumers
-            if info.config.durable_name
-        }
+        settled: dict[str, int] = {}
+        for info in consumers:
+            if info.config.durable_name:
+                # The broker's count of what is to come is a moment late: it is no sign that nothing more came.
+                place = (info.ack_floor if info.num_ack_pending else info.delivered).stream_seq
+                subjects = info.config.filter_subjects or [info.config.filter_subject or ">"]
+                settled[info.name] = await self.read_by(stream, place, subjects)
+        return settled
 
     async def read_by(self, stream: str, sequence: int, subjects: Collection[str]) -> int:
         """Up to where a reader of some subjects has read all of them, when it has read up to `sequence`."""

@@ -15,12 +15,11 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-import msgspec
 import structlog
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.ordered_reader import OrderedReader
-from ratchet.bus.pull_consumer import ask
+from ratchet.bus.pull_consumer import consumer_state
 from ratchet.core.contract import Stored
 from ratchet.core.errors import ContractError, Unavailable
 
@@ -37,18 +36,6 @@ REMEMBERED = 100_000
 """Most announced sequences of a stream above the last floor. With more, the oldest half is forgotten: the floor has
 passed them, or a reader waits for them a little longer."""
 PAUSE_S = 0.5
-
-
-class _AckFloor(msgspec.Struct, frozen=True):
-    stream_seq: int = 0
-
-
-class _Consumer(msgspec.Struct, frozen=True):
-    """The broker's answer about a consumer: everything up to its floor is settled; no consumer yet, no floor."""
-
-    ack_floor: _AckFloor = _AckFloor()
-    error: object = None
-    """Before the collector has made its consumer."""
 
 
 @dataclass(slots=True)
@@ -147,8 +134,9 @@ class StoredWatch:
 
     async def _ask_for_floors(self) -> None:
         for stream, durable in self._durables.items():
-            answer = await ask(self._bus.nc, f"CONSUMER.INFO.{stream}.{durable}", _Consumer)
-            self._settled[stream].raise_to(answer.ack_floor.stream_seq)
+            state = await consumer_state(self._bus.nc, stream, durable)
+            if state is not None:
+                self._settled[stream].raise_to(state.ack_floor.stream_seq)
         self._asks_for_floor, self._asked_at = False, time.monotonic()
         await self._wake_waiters()
 
