@@ -6,14 +6,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import msgspec
+import pytest
 
 from ratchet.bus.kv import Bucket
-from ratchet.bus.testing import eventually
+from ratchet.bus.testing import FakeClock, eventually
+from ratchet.canary_deployer.domain.decisions import new_rollout
+from ratchet.canary_deployer.domain.rollout import ITSELF, Decision, Verdict
 from ratchet.canary_deployer.domain.serving import decided_route
 from ratchet.canary_deployer.route_guard import RouteGuard
-from ratchet.core.contract import Alert
+from ratchet.core.contract import Alert, ModelRollout
 from ratchet.core.contract.state import POLICIES, ROLLOUTS, Route
-from tests.support.canary_world import ROLE, CanaryWorld, served
+from tests.support.canary_world import ROLE, CanaryWorld, policy, served
 from tests.support.running import running
 
 
@@ -95,14 +98,21 @@ async def test_stable_policy_without_a_rollout_stays() -> None:
         assert len(await set_back_to(world, Route(role=ROLE, stable=served(1), next_version=2))) == 1
 
 
-async def test_role_whose_rollout_cannot_be_read_holds_up_no_other() -> None:
+NEW = new_rollout(policy(2), served(1), None, Decision(Verdict.START, "registered", ITSELF), FakeClock()())
+OUTBOX = [{"topic": ModelRollout.TOPIC, "body": "{}"}]
+UNREADABLE = msgspec.json.encode(msgspec.to_builtins(NEW) | {"role": "broken", "outbox": OUTBOX})
+
+
+@pytest.mark.parametrize("record", [b"{", UNREADABLE], ids=["no_json", "its_announcement"])
+async def test_role_whose_rollout_cannot_be_read_holds_up_no_other(record: bytes) -> None:
     world = CanaryWorld()
     broken = world.new_controller(role="broken")
     controllers = {"broken": broken, ROLE: world.controller}
-    await Bucket(world.bus, ROLLOUTS, msgspec.Raw).put("broken", msgspec.Raw(b"{"))
+    await Bucket(world.bus, ROLLOUTS, msgspec.Raw).put("broken", msgspec.Raw(record))
     routes = Bucket(world.bus, POLICIES, msgspec.Raw)
     async with running(RouteGuard(routes, controllers.get, world.bus.publish, world.clock)):
-        await routes.put("broken", msgspec.Raw(msgspec.json.encode(Route(role="broken", stable=served(7)))))
+        forged = Route(role="broken", stable=served(7), audit_hash="0" * 64)
+        await routes.put("broken", msgspec.Raw(msgspec.json.encode(forged)))
         await routes.put(ROLE, msgspec.Raw(msgspec.json.encode(Route(role=ROLE, stable=served(7)))))
         assert len(await set_back_to(world, Route(role=ROLE))) == 1
 

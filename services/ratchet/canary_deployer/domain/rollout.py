@@ -15,6 +15,7 @@ from ratchet.canary_deployer.domain.rollout_statistics import Statistics
 from ratchet.canary_deployer.domain.rules import Rules
 from ratchet.canary_deployer.domain.subjects import SubjectsBefore
 from ratchet.canary_deployer.domain.trajectories import Compared
+from ratchet.core.contract import MESSAGES
 from ratchet.core.contract.http.rollouts import CostCap, Horizon
 from ratchet.core.contract.state import ServedPolicy, WeightStep
 from ratchet.core.contract.values import OPAQUE, Amount, Count, Role, Sha256, Text, Uuid, listed
@@ -199,6 +200,13 @@ class PendingEvent:
     """Its JSON."""
     cause: Cause | None = None
     """The event that it follows from; None: it begins a chain."""
+
+    def __post_init__(self) -> None:
+        """A message that cannot be read makes its whole record `Unreadable`."""
+        try:
+            decode(self.body, MESSAGES[self.topic])
+        except (KeyError, msgspec.DecodeError) as error:
+            raise ValueError("an announcement that cannot be read") from error
 
 
 class Rollout(Value, frozen=True, kw_only=True, omit_defaults=True):
