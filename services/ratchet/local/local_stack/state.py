@@ -136,7 +136,13 @@ def own_version() -> StateVersion:
 
 def read_version(directory: Path) -> StateVersion | None:
     """The version of a state; None for one that has not been started. Raises `ConfigError`."""
-    return _read(directory / VERSION_FILE, StateVersion)
+    try:
+        return _read(directory / VERSION_FILE, StateVersion)
+    except ConfigError as error:
+        if isinstance(error.__cause__, OSError):
+            raise
+        advice = f"put it back from a backup, or delete it if Ratchet {version('ratchet-rl')} was the last to run there"
+        raise ConfigError(f"{error}: {advice}") from error
 
 
 def write_version(directory: Path) -> None:
@@ -146,9 +152,15 @@ def write_version(directory: Path) -> None:
 
 
 def require_readable(state: StateVersion | None, where: Path) -> None:
-    """Raise `ConfigError` for a state of a schema that no step leads from to this one."""
+    """Raise `ConfigError` for a state of another format, and of a schema that no step leads from to this one."""
     own = own_version()
-    if state is not None and (state.format != own.format or upgrade_statements([state.schema]) is None):
+    if state is not None and state.format != own.format:
+        age = "newer" if state.format > own.format else "older"
+        raise ConfigError(
+            f"the state in {where} has format {state.format}, {age} than format {own.format}, which Ratchet"
+            f" {own.program} reads: use Ratchet {state.program}, or start with another --dir"
+        )
+    if state is not None and upgrade_statements([state.schema]) is None:
         raise ConfigError(
             f"the state in {where} was written by another version of Ratchet ({state.program}, schema"
             f" {state.schema or 'unknown'}; this is {own.program}, schema {own.schema}), and"

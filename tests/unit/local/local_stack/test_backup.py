@@ -29,7 +29,7 @@ from ratchet.local.local_stack.state import (
 )
 from ratchet.rl_coordinator.erasures.receipts import FOLDER
 
-FOREIGN = StateVersion(format=1, program="9.9", schema="another")
+FOREIGN = StateVersion(format=FORMAT, program="9.9", schema="another")
 
 
 @pytest.fixture
@@ -317,8 +317,8 @@ def test_a_restore_takes_no_folder_that_something_came_into(state: Path, tmp_pat
 
 @pytest.mark.parametrize(
     "version",
-    [FOREIGN, msgspec.structs.replace(FOREIGN, format=FORMAT), {"format": 1, "program": "0.1.0"}],
-    ids=["another", "another schema", "none noted"],
+    [FOREIGN, {"format": FORMAT, "program": "0.1.0"}],
+    ids=["another schema", "none noted"],
 )
 def test_state_of_another_schema_is_refused_by_start_and_restore(state: Path, tmp_path: Path, version: object) -> None:
     (state / VERSION_FILE).write_bytes(msgspec.json.encode(version))
@@ -328,6 +328,24 @@ def test_state_of_another_schema_is_refused_by_start_and_restore(state: Path, tm
     back_up(state, tmp_path / "backup")
     with pytest.raises(ConfigError, match=problem):
         restore(tmp_path / "backup", tmp_path / "other")
+
+
+@pytest.mark.parametrize(("format_", "age"), [(FORMAT - 1, "older"), (FORMAT + 1, "newer")])
+def test_state_folder_of_another_format_is_refused_as_such(state: Path, tmp_path: Path, format_: int, age: str) -> None:
+    other = StateVersion(format=format_, program="9.9", schema=own_version().schema)
+    (state / VERSION_FILE).write_bytes(msgspec.json.encode(other))
+    problem = rf"has format {format_}, {age} than format {FORMAT}, .*: use Ratchet 9\.9, or start with another --dir$"
+    with pytest.raises(ConfigError, match=problem):
+        planned(StackSettings(directory=state, free_ports=True))
+    back_up(state, tmp_path / "backup")
+    with pytest.raises(ConfigError, match=problem):
+        restore(tmp_path / "backup", tmp_path / "other")
+
+
+def test_version_file_that_is_broken_comes_with_advice(state: Path) -> None:
+    (state / VERSION_FILE).write_bytes(b"{")
+    with pytest.raises(ConfigError, match=r"version\.json cannot be read: .*: put it back from a backup, or delete it"):
+        read_version(state)
 
 
 def test_write_version_notes_the_program_and_its_schema(state: Path) -> None:
