@@ -14,10 +14,11 @@ import msgspec
 import typer
 
 from ratchet.cli.audited import record_change
-from ratchet.cli.options import HERE, AsJson, Directory, DryRun
+from ratchet.cli.options import HERE, AsJson, Directory, DryRun, checked_roles
 from ratchet.cli.output import errors, print_answer, print_dry_run, print_table
 from ratchet.core.errors import BusUnavailable
-from ratchet.local.local_stack.broker_users import ADMIN, BrokerUsers, broker_users, permissions_of_user
+from ratchet.core.rules.access import EVERY_ROLE
+from ratchet.local.local_stack.broker_users import ADMIN, USER_NAME, BrokerUsers, broker_users, permissions_of_user
 from ratchet.local.local_stack.orphans import reload_broker
 from ratchet.local.local_stack.state import StackRecord, read_record
 
@@ -33,6 +34,22 @@ UsersDirectory = Annotated[
 Names = Annotated[list[str] | None, typer.Argument(help="Users; by default all.")]
 KNOWN_S, AGAIN_S = 10.0, 0.5
 """Longest wait until the broker knows a new key, and the pause before it reads its users once more."""
+
+
+def checked_name(context: typer.Context, name: str) -> str:
+    """The name as it is. Raises `typer.BadParameter` for a text that can be no new user's."""
+    if not context.resilient_parsing and not USER_NAME.fullmatch(name):
+        raise typer.BadParameter(
+            f"{name!r} cannot be a user's name: it begins with a letter or a digit, and has lower-case letters, digits,"
+            " - and _, at most 64"
+        )
+    return name
+
+
+def checked_agent_roles(context: typer.Context, roles: list[str]) -> list[str]:
+    """Roles as they are, `*` among them. Raises `typer.BadParameter`."""
+    checked_roles(context, [role for role in roles if role != EVERY_ROLE])
+    return roles
 
 
 class UserOut(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,8 +101,17 @@ def show(
 
 @app.command()
 def add(
-    name: Annotated[str, typer.Argument(help="What the broker calls the agent: lower-case letters, digits, - and _.")],
-    role: Annotated[list[str], typer.Option(help="A role that it works in; may be given again. `*`: every one.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="What the broker calls the agent: a letter or a digit, then lower-case letters, digits, - and _.",
+            callback=checked_name,
+        ),
+    ],
+    role: Annotated[
+        list[str],
+        typer.Option(help="A role that it works in; may be given again. `*`: every one.", callback=checked_agent_roles),
+    ],
     users_directory: UsersDirectory = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,

@@ -92,6 +92,29 @@ def test_what_can_be_no_name_of_a_trajectory_is_wrong_usage(capsys: pytest.Captu
             assert output.count("\n") == 1
 
 
+@pytest.mark.parametrize("rest", [("--dry-run",), ("--users", "users")], ids=["dry_run", "made"])
+@pytest.mark.parametrize(
+    ("name", "role", "message"),
+    [
+        ("-x", "support", "'-x' cannot be a user's name: it begins with a letter or a digit"),
+        ("Bot", "support", "'Bot' cannot be a user's name"),
+        ("bot", "Support", "'Support' is not a role's name"),
+    ],
+)
+def test_what_can_be_no_user_of_the_broker_is_wrong_usage(
+    name: str, role: str, message: str, rest: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["broker", "add", "--role", role, *rest, "--", name]) == ExitCode.USAGE
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert shown.endswith("see `ratchet broker add --help`\n")
+
+
+def test_an_agent_of_the_broker_may_work_in_every_role(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["broker", "add", "b-1_x", "--role", "*", "--dry-run"]) == ExitCode.DONE
+    assert "add b-1_x" in capsys.readouterr().out
+
+
 def test_what_is_no_number_of_a_version_or_letter_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     for line in ("rollout start support 0", "rollout start support newest", "deadletters show x"):
         assert main(line.split()) == ExitCode.USAGE

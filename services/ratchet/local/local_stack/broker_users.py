@@ -28,6 +28,7 @@ from ratchet.bus.nats_client import API, IMPORTED_API, Seed, seed_text
 from ratchet.bus.permissions import Part, Permissions, permissions_of, permissions_of_part
 from ratchet.core.contract import DEFAULT_ROLE
 from ratchet.core.errors import BadRequest, ConfigError, Conflict, NotFound, RatchetError
+from ratchet.core.rules.arms import ROLE
 from ratchet.core.service.contracts import load_contracts
 from ratchet.core.service.files import PRIVATE, lock_at, write_whole
 
@@ -42,7 +43,7 @@ CONTAINER_SEED = "broker.seed"
 """A container's own seed, in its volume."""
 STREAMS_ACCOUNT, ANSWERS = "RATCHET", "_INBOX.>"
 """The account that has the streams and buckets; and where each program's answers come to, in its own account."""
-_NAME = re.compile(r"[a-z0-9_-]{1,64}")
+USER_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
 class BrokerUser(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,11 +96,10 @@ class BrokerUsers:
 
     def add_agent(self, name: str, roles: Iterable[str]) -> Path:
         """A user that sends for these roles alone; its seed file. Raises `BadRequest` or `Conflict`."""
-        _require(name, "name")
         given = tuple(sorted({*roles}))
-        for role in given:
-            if role != "*":
-                _require(role, "role")
+        for text, form in ((name, USER_NAME), *((role, ROLE) for role in given if role != "*")):
+            if not form.fullmatch(text):
+                raise BadRequest(f"{text!r} is not of the form {form.pattern}")
         if not given:
             raise BadRequest("an agent's user is for one role or more")
         with self._changing() as users:
@@ -264,11 +264,6 @@ def _known(users: Mapping[str, BrokerUser], name: str) -> BrokerUser:
     if name not in users:
         raise NotFound(f"there is no user {name}; there are {', '.join(sorted(users)) or 'none yet'}")
     return users[name]
-
-
-def _require(text: str, what: str) -> None:
-    if not _NAME.fullmatch(text):
-        raise BadRequest(f"{text!r} is no {what}: lower-case letters, digits, - and _, up to 64 of them")
 
 
 def main(arguments: Sequence[str]) -> int:
