@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -265,23 +265,26 @@ async def _heard(record: StackRecord, users: BrokerUsers, name: str) -> None:
     """
     until_s = time.monotonic() + KNOWN_S
     async with _connected(record, users.seed_file(name)) as bus:
-        while not await _answers(bus):
+        while (reason := await unanswered(bus.extent)) is not None:
             if time.monotonic() >= until_s:
                 again = f"`ratchet broker remove {name}`, then add it again"
-                raise BusUnavailable(f"the broker knows {name} and does not answer it: {again}")
+                raise BusUnavailable(f"the broker knows {name} and does not answer it: {reason}; {again}")
             reload_broker(record)
             await asyncio.sleep(AGAIN_S)
 
 
-async def _answers(bus: Bus) -> bool:
+async def unanswered(extent: Callable[[str], Awaitable[object]]) -> str | None:
+    """Why the broker does not answer a user, whose `Bus.extent` this is; None where it does."""
     from nats.js.errors import NotFoundError  # noqa: PLC0415 - with the broker's library
 
     try:
         async with asyncio.timeout(AGAIN_S):
-            await bus.extent("RL_TRAJECTORIES")
+            await extent("RL_TRAJECTORIES")
     except (BusUnavailable, TimeoutError) as error:
-        return isinstance(error.__cause__, NotFoundError)  # that there is no such stream yet is an answer
-    return True
+        if isinstance(error.__cause__, NotFoundError):  # that there is no such stream yet is an answer
+            return None
+        return str(error) or f"nothing came within {AGAIN_S} s"
+    return None
 
 
 @asynccontextmanager
