@@ -220,7 +220,7 @@ class Bus:
 
         `pace`: options of `nats.connect` in which programs differ: pauses, and what is logged of errors.
         """
-        credentials = self.nc.log_in_with(settings.seed_file) if settings.seed_file else {}
+        credentials = self.nc.log_in_with(settings.seed_file, settings.seed_setting) if settings.seed_file else {}
         await self.nc.connect(
             url,
             name=self.name,
@@ -487,7 +487,7 @@ def _refused_key(settings: BusSettings, url: str) -> str:
     """What to say of a broker that asks for another key than this program's."""
     given = f"is {settings.seed_file}" if settings.seed_file else "is not set"
     return (
-        f"the broker at {url} refuses this program's key: RATCHET_NATS_SEED_FILE, which {given}, names the file with"
+        f"the broker at {url} refuses this program's key: {settings.seed_setting}, which {given}, names the file with"
         " the key of a user that the broker knows (`ratchet broker list` has them)"
     )
 

@@ -21,6 +21,7 @@ from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.protocol import command
 
+from ratchet.bus.settings import SEED_SETTING
 from ratchet.bus.tasks import expire
 from ratchet.core.errors import ConfigError, NotPermitted
 
@@ -65,16 +66,16 @@ def seed_text(seed: Seed) -> str:
     )
 
 
-def read_seed(path: Path) -> Seed:
-    """What a seed file holds. Raises `ConfigError`, which quotes nothing of it."""
+def read_seed(path: Path, setting: str = SEED_SETTING) -> Seed:
+    """What a seed file holds, which `setting` names. Raises `ConfigError`, which quotes nothing of it."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", error)
-        raise ConfigError(f"the seed file {path} (RATCHET_NATS_SEED_FILE) cannot be read: {reason}") from None
+        raise ConfigError(f"the seed file {path} ({setting}) cannot be read: {reason}") from None
     seed = _SEED.search(text)
     if seed is None:
-        raise ConfigError(f"the seed file {path} (RATCHET_NATS_SEED_FILE) holds no NKEY seed of a user (SU...)")
+        raise ConfigError(f"the seed file {path} ({setting}) holds no NKEY seed of a user (SU...)")
     return Seed(seed[0], **dict(_NAMED.findall(text)))
 
 
@@ -91,6 +92,7 @@ class Connection(Nats):
     def __init__(self) -> None:
         super().__init__()
         self._seed_file: Path | None = None
+        self._seed_setting = SEED_SETTING
         self._user: str | None = None
         self.api = API
         """Where the broker's API is for this program's account."""
@@ -103,11 +105,11 @@ class Connection(Nats):
         self.login_refused = False
         """Whether the broker refused this program's key when it was asked last."""
 
-    def log_in_with(self, path: Path) -> dict[str, str]:
+    def log_in_with(self, path: Path, setting: str = SEED_SETTING) -> dict[str, str]:
         """The options of `connect` for a seed file, which is read again before each further connection: a key that is
-        exchanged counts from then on. Raises `ConfigError`."""
-        held = read_seed(path)
-        self._seed_file, self._user, self.api = path, held.user, held.api
+        exchanged counts from then on. `setting` names the file. Raises `ConfigError`."""
+        held = read_seed(path, setting)
+        self._seed_file, self._seed_setting, self._user, self.api = path, setting, held.user, held.api
         return {"nkeys_seed_str": held.seed}
 
     def jetstream(self, **opts: Any) -> JetStreamContext:
@@ -174,7 +176,7 @@ class Connection(Nats):
     def _refused(self, verb: str, subject: str) -> Refused:
         who = f"the broker's user {self._user}" if self._user else "this program's user of the broker"
         return Refused(
-            f"{who} may not {verb} {subject}: docs/permissions.md lists what each may; RATCHET_NATS_SEED_FILE names"
+            f"{who} may not {verb} {subject}: docs/permissions.md lists what each may; {self._seed_setting} names"
             " the file with the user's key"
         )
 
@@ -213,7 +215,7 @@ class Connection(Nats):
         self._deaf = None
         if self._seed_file is not None:
             try:
-                self._nkeys_seed_str = read_seed(self._seed_file).seed
+                self._nkeys_seed_str = read_seed(self._seed_file, self._seed_setting).seed
                 self._setup_nkeys_seed_connect()
             except ConfigError as error:  # perhaps it is being exchanged: the key that was read before may do
                 log.warning("the key that was read before is used", reason=str(error))

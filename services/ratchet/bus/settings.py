@@ -12,6 +12,9 @@ _PASSWORD = re.compile(r"(?<=//)[^/?#\s:@]*:(?:(?!://)\S)*@")
 _USER = re.compile(r"(?:^|(?<=//))[^/?#]*@")
 """All up to the last `@` of the host's part, with a scheme before it or without: a password may hold an `@` itself."""
 
+SEED_SETTING = "RATCHET_NATS_SEED_FILE"
+"""Names a program's seed file."""
+
 
 @dataclass(frozen=True, slots=True)
 class BusSettings:
@@ -25,6 +28,8 @@ class BusSettings:
     """Copies of every stream and bucket: 1 on one machine, 3 in a cluster."""
     stream_max_bytes: Mapping[str, int] = field(default_factory=dict[str, int])
     """Stream -> bytes it may hold, where that differs from the registry."""
+    seed_setting: str = SEED_SETTING
+    """The setting that names the seed file, for messages."""
 
 
 def without_user(url: str) -> str:

@@ -19,6 +19,7 @@ import structlog
 
 from ratchet.bus.clock import utc_now
 from ratchet.bus.connection import Bus, Patience
+from ratchet.bus.nats_client import read_seed
 from ratchet.bus.outbox import QUEUE_BYTES, Outbox
 from ratchet.bus.settings import BusSettings, without_user
 from ratchet.bus.spool import NoSpool, Spool
@@ -46,6 +47,8 @@ QUEUE_LIMIT = 10_000
 """Messages kept in memory, before further ones count as lost: in each of two queues, before and after redaction."""
 GRACE_S = 2.0
 """How much longer than its deadline closing may take, to write the rest to the spool."""
+SEED_SETTING = "RATCHET_CLIENT_NATS_SEED_FILE"
+"""Names the seed file of an agent; `RATCHET_NATS_SEED_FILE` does where it is not set."""
 COORDINATOR_URL, GATEWAY_URL = "http://127.0.0.1:8081", "http://127.0.0.1:8080"
 """The usual ports."""
 BROKER_S = 3.0
@@ -289,7 +292,7 @@ class AsyncClient:
                 pending=self.stats.pending,
                 overflowed=self.stats.overflowed,
                 spool=str(self._spool.directory) if self._spool.directory else "none: nothing could be kept",
-                cure="RATCHET_NATS_URL names the broker (`ratchet env`); the next client here publishes the rest",
+                cure=f"{_cure(_broker(self._settings))}; the next client here publishes the rest",
             )
         self._spool.close()
         self._closed = True
@@ -334,10 +337,20 @@ def _broker_url(settings: SharedSettings) -> str:
 def _broker(settings: ClientSettings) -> BusSettings:
     """The broker and the key for it: as configured, else those of the local stack that runs."""
     shared = settings.shared
-    seed_file = settings.nats_seed_file or shared.nats_seed_file
-    if seed_file is None and (local := address("RATCHET_CLIENT_NATS_SEED_FILE")):
+    broker, seed_file = replace(shared.bus, url=_broker_url(shared)), settings.nats_seed_file
+    if seed_file is None and shared.nats_seed_file is None and (local := address(SEED_SETTING)):
         seed_file = Path(local)
-    return replace(shared.bus, url=_broker_url(shared), seed_file=seed_file)
+    return broker if seed_file is None else replace(broker, seed_file=seed_file, seed_setting=SEED_SETTING)
+
+
+def _cure(broker: BusSettings) -> str:
+    """What to do about a broker that was never reached."""
+    try:
+        if broker.seed_file is not None:
+            read_seed(broker.seed_file, broker.seed_setting)
+    except ConfigError as error:
+        return str(error)
+    return f"RATCHET_NATS_URL names the broker, {broker.seed_setting} the file with its user's key (`ratchet env`)"
 
 
 def _open_spool(settings: ClientSettings) -> Spool:
