@@ -12,13 +12,10 @@ import math
 from collections.abc import Iterator, Mapping
 
 from ratchet.core.contract.policy_manifest import REWARD_MODEL, PolicyManifest
-from ratchet.core.contract.snapshot import EXECUTIONS, LABELS, PAIRS
 from ratchet.core.contract.training import EvaluationResults, HealthStop, ResourceUsage
-from ratchet.core.rules.algorithms import dataset_format
+from ratchet.core.rules.algorithms import unit_of
 from ratchet.core.rules.figures import FIGURES
 
-UNITS = {PAIRS: "preference pairs", LABELS: "labelled answers", EXECUTIONS: "executions of workflows"}
-"""What a training counts, by the format of its dataset; trajectories otherwise."""
 MARKDOWN = str.maketrans({sign: f"&#{ord(sign)};" for sign in "|`[]*"})
 """Signs with a meaning in Markdown, as HTML names them."""
 
@@ -30,7 +27,7 @@ def model_card(
     health_stop: HealthStop | None = None,
 ) -> str:
     """`manifest` as it will be stored, but for its documents; `usage` of the attempt that made the policy."""
-    unit = UNITS.get(dataset_format(manifest.algorithm) or "", "trajectories")
+    unit = unit_of(manifest.algorithm)
     origin = {
         "base model": manifest.base_model,
         "base digest": manifest.base_digest,

@@ -257,6 +257,15 @@ ALGORITHMS: PluginTable[Algorithm] = PluginTable(
 """By name. A new one is a file with its `train` and a declaration here, or a package with both."""
 
 
+UNITS = {PAIRS: "preference pairs", LABELS: "labelled answers", EXECUTIONS: "executions of workflows"}
+"""What a training counts, by the format of its dataset; trajectories otherwise."""
+
+
+def unit_of(name: str | None) -> str:
+    """What the trainings of an algorithm count."""
+    return UNITS.get(dataset_format(name) or "", "trajectories")
+
+
 def dataset_format(name: str | None) -> DatasetFormat | None:
     """What the algorithm of a stored job or policy learns from; None for one that this installation does not have."""
     try:

@@ -10,6 +10,7 @@ import msgspec
 from ratchet.core.contract.http.jobs import JobOut
 from ratchet.core.contract.state import Job
 from ratchet.core.contract.training import ResourceUsage
+from ratchet.core.rules.algorithms import unit_of
 from ratchet.core.rules.figures import FIGURES
 from ratchet.core.rules.training_options import holdout_of
 
@@ -59,7 +60,7 @@ def facts_of(job: JobOut) -> dict[str, object]:
         "attempt": job.attempt or None,
         "base model": config.base_model,
         "continues": job.parent,
-        "trajectories": job.trajectories,
+        unit_of(job.algorithm): job.trajectories,
         "worker": job.worker,
         "created": job.created_at,
         "waited": f"{job.queue_wait_s:.0f} s",

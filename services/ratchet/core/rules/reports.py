@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from html import escape
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from ratchet.bus.message import JsonObject
 from ratchet.core.contract.http.jobs import JobOut
@@ -169,20 +169,29 @@ def weekly_report(facts: Facts) -> Report:
 
 def job_report(job: JobOut) -> Report:
     """A training, once it has ended: what it was, what was measured, and what is bad of it."""
-    shown = {name: value for name, value in facts_of(job).items() if value is not None}
+    shown = facts_of(job)
     figures = figures_of(job)
     measured = [
         f"{plain(name)}: {value:.6g}. {sentence_of(name, value) or ''}".rstrip() for name, value in figures.items()
     ]
     made = job.artifacts.final_checkpoint if job.artifacts is not None else None
     sections = (
-        Section("What it was", [f"{name}: {plain(str(value))}" for name, value in shown.items()]),
+        Section("What it was", [f"{name}: {plain(text)}" for name, value in shown.items() for text in _texts(value)]),
         Section("What was measured", measured, "Nothing was measured."),
         Section("What it made", [plain(made)] if made else [], "It made no policy."),
     )
     title = f"Training {job.training_job_id[:8]} of {job.role} {job.state}: {plain(job.algorithm)}"
     ended = job.finished_at or job.updated_at
     return Report(title, job.started_at or job.created_at, ended, sections, {**figures})
+
+
+def _texts(fact: object) -> tuple[str, ...]:
+    """A fact of a job; a tuple: each of them."""
+    if isinstance(fact, datetime):
+        return (f"{fact:%Y-%m-%d %H:%M:%S} UTC",)
+    if isinstance(fact, tuple):
+        return tuple(map(str, cast("tuple[object, ...]", fact)))
+    return () if fact is None else (str(fact),)
 
 
 def plain(text: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from ratchet.core.contract import Alert, named_id
 from ratchet.core.contract.http.statistics import GroupOut
 from ratchet.core.contract.training import Artifacts, CurrentMetrics, EvaluationResults, ResourceUsage, TrainingError
@@ -19,7 +21,7 @@ from ratchet.core.rules.reports import (
     job_report,
     weekly_report,
 )
-from tests.support.training import NOON, job
+from tests.support.training import NOON, config, job, request
 
 SINCE = NOON - timedelta(days=1)
 HOSTILE = "</li><b>`x` alice@example.com \x1b[2J\u202e"
@@ -158,3 +160,27 @@ def test_report_of_a_training_has_its_figures_and_what_is_bad() -> None:
     assert "ess: 0.01. BAD: Effective sample size" in text
     assert report.figures["cost_usd"] == 3.0
     assert "It made no policy." in text
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "line"),
+    [("dpo", "preference pairs: 40"), ("kto", "labelled answers: 40"), ("rloo", "trajectories: 40")],
+)
+def test_report_of_a_training_names_what_it_trained_on(algorithm: str, line: str) -> None:
+    ended = job(
+        request=request(training_config=config(algorithm)), state="completed", finished_at=NOON, trajectories=40
+    )
+    lines = job_report(job_out(ended, NOON)).markdown().splitlines()
+    assert f"- `{line}`" in lines
+    assert [counted for counted in lines if counted.endswith(": 40`")] == [f"- `{line}`"]
+
+
+def test_report_of_a_training_has_times_to_the_second_and_each_finding() -> None:
+    began = NOON + timedelta(microseconds=123456)
+    ended = job(state="completed", started_at=began, finished_at=began, findings=["it lacks a tool", "it adds a turn"])
+    lines = job_report(job_out(ended, NOON)).markdown().splitlines()
+    assert "- `started: 2026-11-21 12:00:00 UTC`" in lines
+    assert [line for line in lines if "findings" in line] == [
+        "- `findings: it lacks a tool`",
+        "- `findings: it adds a turn`",
+    ]
