@@ -20,6 +20,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 from rich.text import Text
 
+from ratchet.core.rules.texts import MARKS, shown
 from ratchet.core.service.discovery import DEFAULT_DIRECTORY, DIRECTORY_VARIABLE
 
 LINE = 4000
@@ -31,25 +32,11 @@ LINE_S = 15.0
 LONG = 4096
 """Characters of one text that are shown without `--full`."""
 
-_MARKS = "\u061c\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\U000e0000-\U000e007f"
-"""Characters that change the order or the look of the text around them."""
-_UNSAFE = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{_MARKS}\ud800-\udfff]")
-"""Control characters, which a terminal obeys, and marks; without line ends and tabs."""
-_UNSAFE_IN_JSON = re.compile(rf"[\x7f-\x9f{_MARKS}]")
-"""Those of them that JSON does not escape."""
+_UNSAFE_IN_JSON = re.compile(rf"[\x7f-\x9f{MARKS}]")
+"""Control characters and marks that JSON does not escape."""
 _REASON = re.compile(r"; (?=(?:not|planned) [\w.-]+: )")
 """Between two reasons of a plan."""
 _NOT_ASCII = re.compile(r"[^\x00-\x7e]")
-
-
-def shown(text: str) -> str:
-    """`text` for a terminal: agents' and users' text is data, so its control characters are escaped."""
-
-    def escaped(match: re.Match[str]) -> str:
-        code = ord(match[0])
-        return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-    return _UNSAFE.sub(escaped, text)
 
 
 def cut(text: str, most: int = LONG) -> str:

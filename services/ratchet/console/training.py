@@ -30,6 +30,7 @@ from ratchet.core.errors import NotFound
 from ratchet.core.rules.access import RoleSet
 from ratchet.core.rules.chat import last_answer
 from ratchet.core.rules.figures import FIGURES, Point, curves_of
+from ratchet.core.rules.texts import shown
 from ratchet.core.stores.policies import STORED, read_policy
 from ratchet.core.stores.training_history import training_history
 
@@ -126,7 +127,7 @@ class Training:
             raise NotFound(f"{policy.uri} has no log beside it")
         begin = max(0, log.size - TEXT)
         part = await asyncio.to_thread(self._objects.get_part, log.uri, begin, TEXT) if log.size else b""
-        return LogOut(uri=log.uri, text=part.decode(errors="replace"), is_whole=begin == 0)
+        return LogOut(uri=log.uri, text=shown(part.decode(errors="replace")), is_whole=begin == 0)
 
     async def _job(self, job_id: str, roles: RoleSet) -> Job:
         entry = await self._find(job_id)

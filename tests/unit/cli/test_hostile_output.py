@@ -6,10 +6,13 @@ import json
 
 import pytest
 
-from ratchet.cli.output import LONG, cell, print_json, print_table, shown
+from ratchet.cli.__main__ import main
+from ratchet.cli.exit_codes import ExitCode
+from ratchet.cli.output import LONG, cell, print_json, print_table
 from ratchet.cli.trajectories import Whole, show_one
 from ratchet.core.contract import Feedback
 from ratchet.core.contract.trajectory import Action, TaskContext
+from ratchet.core.rules.texts import shown
 from tests.support.messages import AT, trajectory
 
 HOSTILE = "a\x1b]0;hacked\x07\x1b[31m\x00\x7f\x9b2J\u202eb\u2066c\u200fd\ufeff\U000e0041\r"
@@ -59,6 +62,11 @@ def test_tables_and_json_are_as_safe(capsys: pytest.CaptureFixture[str]) -> None
     assert not set(table + document) & ACTING
     assert json.loads(document) == {"opinion": HOSTILE}
     assert "\\nforged row" in table
+
+
+def test_an_error_is_as_safe(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["contract", "check", "\x1b[31m\u202e.json"]) == ExitCode.FAILED
+    assert capsys.readouterr().err == "ratchet: no such file: \\x1b[31m\\u202e.json\n"
 
 
 def test_long_turns_are_cut_unless_all_of_them_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,6 +62,11 @@ async def test_of_a_long_log_the_end_is_shown() -> None:
     assert (len(log.text), log.text[-7:], log.is_whole) == (TEXT, "the end", False)
 
 
+async def test_a_log_reaches_no_terminal_with_its_control_characters() -> None:
+    log = await training(b"\x1b[31mloss\x1b[0m\t0.5\r\n").log(JOB, ALL_ROLES)
+    assert log.text == "\\x1b[31mloss\\x1b[0m\t0.5\\x0d\n"
+
+
 @pytest.mark.parametrize(("log", "made"), [(None, True), (b"x", False)])
 async def test_a_job_without_a_log_is_refused_with_the_reason(log: bytes | None, made: bool) -> None:
     with pytest.raises(NotFound, match="no log"):

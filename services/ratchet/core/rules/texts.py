@@ -30,6 +30,22 @@ def same_form(text: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", "".join(kept)).casefold().split())
 
 
+MARKS = "\u061c\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\U000e0000-\U000e007f"
+"""Characters that change the order or the look of the text around them."""
+_UNSAFE = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{MARKS}\ud800-\udfff]")
+"""Control characters, which a terminal obeys, and marks; without line ends and tabs."""
+
+
+def shown(text: str) -> str:
+    """`text` for a terminal: agents' and users' text is data, so its control characters are escaped."""
+
+    def escaped(match: re.Match[str]) -> str:
+        code = ord(match[0])
+        return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+    return _UNSAFE.sub(escaped, text)
+
+
 def one_line(text: str, longest: int) -> str:
     """On one line without what cannot be seen: no control characters, no marks that turn the direction of writing.
 

@@ -706,7 +706,7 @@ class LogOut(Answer, frozen=True, kw_only=True):
 
     uri: str
     text: str
-    """Its end, at most 64 KiB."""
+    """Its end, 64 KiB of it at most; control characters are escaped, as in `\\x1b`."""
     is_whole: bool
 
 
