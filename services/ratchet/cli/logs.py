@@ -14,7 +14,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from ratchet.cli.options import HERE, AsJson, Directory, since_of
-from ratchet.cli.output import console, follow_up, print_answer
+from ratchet.cli.output import console, errors, follow_up, print_answer
 from ratchet.core.errors import NotFound
 from ratchet.local.local_stack.catalog import ALL_SERVICES
 from ratchet.local.local_stack.log_files import parts_of
@@ -97,7 +97,11 @@ def logs(
     if since is not None or grep is not None:
         if follow:
             raise typer.BadParameter("--since and --grep search what is there, and --follow has no end: choose one")
-        search(directory, service, since_of(since) if since is not None else BEGINNING, grep or "", as_json)
+        begin = since_of(since) if since is not None else BEGINNING
+        if not search(directory, service, begin, grep or "", as_json):
+            asked = f" with {grep!r}" * bool(grep) + f" since {since}" * (since is not None)
+            where = f"the log of {log_of(directory, service).stem}" if service else "any log"
+            errors.print(f"no line{asked} in {where}", markup=False)
         return
     if not service:
         names = logs_in(directory)
@@ -122,16 +126,22 @@ class LogLine(NamedTuple):
     line: str
 
 
-def search(directory: Path, service: str, since: datetime, text: str, as_json: bool) -> None:
-    """Print the lines of one service, or of all, in the order of time. Raises `NotFound` where there are no logs."""
+def search(directory: Path, service: str, since: datetime, text: str, as_json: bool) -> bool:
+    """Print the lines of one service, or of all, in the order of time; whether there is one, or a document says so.
+
+    Raises `NotFound` where there are no logs.
+    """
     names = [log_of(directory, service).stem] if service else logs_in(directory)
     merged = heapq.merge(*(lines_of(directory / "logs" / f"{name}.log", since) for name in names))
     chosen = (line for line in merged if text.casefold() in line.line.casefold())
     if as_json:
         print_answer({"lines": [line._asdict() for line in chosen]}, as_json, "")
-        return
+        return True
+    is_any = False
     for line in chosen:
+        is_any = True
         show([line.line if service else f"{line.service:{max(map(len, names))}} {line.line}"])
+    return is_any
 
 
 def lines_of(log: Path, since: datetime) -> Iterator[LogLine]:

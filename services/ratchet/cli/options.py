@@ -123,7 +123,7 @@ JobArgument = Annotated[
 ]
 
 
-_AGO = re.compile(r"(\d{1,6})([mhdw])")
+_AGO = re.compile(r"(\d+)([mhdw])")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
@@ -136,6 +136,8 @@ def since_of(text: str) -> datetime:
         at = datetime.fromisoformat(text)
         return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError) as error:
+        if ago is not None:
+            raise typer.BadParameter(f"{text!r} goes back before the year 1: name a shorter time") from error
         raise typer.BadParameter(f"{text!r} is neither a time like 30m, 12h, 7d or 4w nor an instant") from error
 
 

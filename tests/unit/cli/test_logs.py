@@ -158,6 +158,32 @@ def test_search_for_a_text_reads_parts_from_before_a_restart(logs: Path, capsys:
     assert capsys.readouterr().out == "rl_coordinator Traceback: will retry\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["coordinator", "--grep", "absent"], "no line with 'absent' in the log of rl_coordinator"),
+        (["--grep", "absent"], "no line with 'absent' in any log"),
+        (["--since", "2026-03-03"], "no line since 2026-03-03 in any log"),
+        (["--grep", "absent", "--since", "2026-03-03"], "no line with 'absent' since 2026-03-03 in any log"),
+    ],
+)
+def test_search_without_a_line_names_what_it_looked_for(
+    logs: Path, words: list[str], what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["logs", *words, "--dir", str(logs)]) == 0
+    answer = capsys.readouterr()
+    assert (answer.out, answer.err) == ("", f"{what}\n")
+    assert searched(logs, capsys, *words) == []
+
+
+@pytest.mark.parametrize("since", ["999999d", "99999999d", "99999999999999999999w"])
+def test_search_since_before_the_calendar_names_the_bound(
+    logs: Path, since: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["logs", "--since", since, "--dir", str(logs)]) == 2
+    assert f"{since!r} goes back before the year 1: name a shorter time" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("instant", ["0001-01-01 00:00:00+05:00", "9999-12-31 23:59:59-05:00"])
 def test_line_with_an_instant_beyond_the_calendar_is_shown(
     instant: str, log: Path, capsys: pytest.CaptureFixture[str]
