@@ -289,12 +289,12 @@ def test_the_beginning_of_an_id_and_latest_name_what_they_name_everywhere(direct
 def test_a_training_that_cannot_work_is_refused_at_once(directory: Path) -> None:
     refused = ratchet("train", "no_such_role", "--algorithm", "rloo", "--wait", "--dir", str(directory))
     assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
-    assert "no_such_role has no policy to continue from" in refused.stderr
+    assert "no_such_role has no policy to continue from: name its base_model (`--base-model`)" in refused.stderr
     before = [job["training_job_id"] for job in jobs(directory)]
     for how in ((), ("--dry-run",)):
         lost = ratchet("train", "airline", "--base-model", ".ratchet/none", *how, "--dir", str(directory))
         assert (lost.returncode, lost.stderr.count("\n")) == (1, 1)
-        assert "base_model .ratchet/none: there is no such directory" in lost.stderr
+        assert "base_model (`--base-model`) .ratchet/none: there is no such directory" in lost.stderr
     assert [job["training_job_id"] for job in jobs(directory)] == before
 
 

@@ -547,7 +547,11 @@ async def test_jobs_that_cannot_work_are_refused_at_once_in_one_sentence(
         plain = {"algorithm": "rloo", "role": ROLE, "base_model": "org/model"}
         future = {"filter": {"date_range": {"start": "2040-01-01T00:00:00Z"}}}
         for change, code, reason in [
-            ({"base_model": "stable"}, 409, f"role {ROLE} has no policy to continue from: name a base_model"),
+            (
+                {"base_model": "stable"},
+                409,
+                f"role {ROLE} has no policy to continue from: name its base_model (`--base-model`)",
+            ),
             ({"base_model": missing}, 422, f"base_model {missing} does not exist"),
             (
                 {"dataset": {"source": "s3", "snapshot": {"uri": missing, "digest": "a" * 64}}},

@@ -336,7 +336,7 @@ def located(base_model: str, *, trains_here: bool) -> str:
     looks_like_path = base_model[:1] in {"/", ".", "~"} or base_model[-1:] == "/" or base_model.count("/") > 1
     if looks_like_path and "://" not in base_model and (trains_here or not path.is_absolute()):
         where = "" if path.is_absolute() else f" in {Path.cwd()}"
-        raise NotFound(f"base_model {base_model}: there is no such directory{where}")
+        raise NotFound(f"base_model (`--base-model`) {base_model}: there is no such directory{where}")
     return base_model
 
 

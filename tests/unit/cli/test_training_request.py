@@ -26,7 +26,7 @@ def test_a_directory_is_named_by_its_whole_path(named: str, here: Path) -> None:
 @pytest.mark.parametrize("named", [".ratchet/base-model", "./tiny", "../tiny", "~/tiny", "tiny/", "path/to/tiny"])
 @pytest.mark.parametrize("trains_here", [True, False])
 def test_a_relative_path_to_nowhere_is_refused(named: str, trains_here: bool, here: Path) -> None:
-    message = f"base_model {named}: there is no such directory in {here}"
+    message = f"base_model (`--base-model`) {named}: there is no such directory in {here}"
     with pytest.raises(NotFound, match=f"^{re.escape(message)}$"):
         located(named, trains_here=trains_here)
 

@@ -183,7 +183,7 @@ def _search_problems(config: TrainingConfig, algorithm: Algorithm) -> Iterator[s
         return
     base_model = config.base_model  # the coordinator resolves it to a manifest
     if base_model.strip().lower() != "stable" and not is_manifest(base_model):
-        yield f"{name} starts from what serves the role: base_model must be `stable`"
+        yield f"{name} starts from what serves the role: base_model (`--base-model`) must be `stable`"
     if config.compute is not None or config.checkpointing is not None:
         yield f"{name} asks models over the gateway: leave compute and checkpointing out"
     if search is None:
@@ -201,7 +201,8 @@ def _planner_problems(config: TrainingConfig, algorithm: Algorithm) -> Iterator[
         return
     base_model = config.base_model  # the coordinator resolves it to a manifest, where the role has one
     if base_model.strip().lower() != "stable" and not is_manifest(base_model):
-        yield f"{algorithm.name} starts from the planner that serves the role: base_model must be `stable`"
+        planner = "the planner that serves the role"
+        yield f"{algorithm.name} starts from {planner}: base_model (`--base-model`) must be `stable`"
     if config.compute is not None or config.checkpointing is not None:
         yield f"{algorithm.name} takes a minute of one processor: leave compute and checkpointing out"
 

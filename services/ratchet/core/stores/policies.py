@@ -145,7 +145,10 @@ def weights_behind(objects: BlobStore, uri: str) -> str:
     model = manifest.bundle.model
     if model is None or model.digest is None:
         answers = model_name(manifest.bundle) or "whatever serves the role without it"
-        raise Rejected(f"{uri} is a bundle that {answers} answers: it has no weights to train; name a base_model")
+        raise Rejected(
+            f"{uri} is a bundle that {answers} answers: it has no weights to train; name another base_model"
+            " (`--base-model`)"
+        )
     return find_policy(objects, model.name).uri
 
 

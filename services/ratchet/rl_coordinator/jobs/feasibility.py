@@ -80,8 +80,8 @@ class Feasibility:
             training = any(job.role == role and job.state not in ENDED for job in self.store.all_jobs())
             if policies.stable is None and not coming and not training:
                 raise Conflict(
-                    f"role {role} has no policy to continue from: name a base_model (a model manifest's uri, a name or"
-                    " a path)"
+                    f"role {role} has no policy to continue from: name its base_model (`--base-model`), a model"
+                    " manifest's uri, a name or a path"
                 )
 
     async def _require_tasks(self, config: TrainingConfig, role: str) -> None:

@@ -219,7 +219,10 @@ def search(**changes: Any) -> TrainingConfig:
     ("given", "reason"),
     [
         (search(prompts=None), "gepa needs `prompts`: a reflector, train_tasks, validation_tasks and a budget"),
-        (search(base_model="Qwen/Qwen3-0.6B"), "gepa starts from what serves the role: base_model must be `stable`"),
+        (
+            search(base_model="Qwen/Qwen3-0.6B"),
+            "gepa starts from what serves the role: base_model (`--base-model`) must be `stable`",
+        ),
         (
             search(compute=Compute(gpu_count=1)),
             "gepa asks models over the gateway: leave compute and checkpointing out",

@@ -288,7 +288,7 @@ def test_weights_behind_a_bundle_are_those_that_it_names(blobs: MemoryBlobs, pol
 
 @pytest.mark.parametrize("model", [None, BundleModel(name="small", upstream="openai")])
 def test_a_bundle_that_an_upstream_answers_has_no_weights(blobs: MemoryBlobs, model: BundleModel | None) -> None:
-    with pytest.raises(Rejected, match="it has no weights to train; name a base_model"):
+    with pytest.raises(Rejected, match=r"it has no weights to train; name another base_model \(`--base-model`\)$"):
         weights_behind(blobs, bundled(blobs, model).uri)
 
 
