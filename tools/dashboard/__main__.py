@@ -6,8 +6,8 @@ image. Needs Python alone.
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,21 @@ def dashboards() -> dict[str, dict[str, Any]]:
     return {board.name: dashboard(board, sections) for board in BOARDS} | {"runbook": page}
 
 
-def main(arguments: Sequence[str]) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Write them to a folder."""
-    folder = Path(arguments[0]) if arguments else ROOT / "deploy/grafana/dashboards"
+    parser = argparse.ArgumentParser(prog="tools.dashboard", description="Writes Grafana's dashboards.")
+    parser.add_argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        default=ROOT / "deploy/grafana/dashboards",
+        help="where to, by default %(default)s",
+    )
+    folder: Path = parser.parse_args(arguments).folder
     folder.mkdir(parents=True, exist_ok=True)
     for name, written in dashboards().items():
         (folder / f"{name}.json").write_text(json.dumps(written, indent=2) + "\n")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

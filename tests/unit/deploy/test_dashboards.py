@@ -72,6 +72,16 @@ def of_kind(name: str, kind: str) -> list[dict[str, Any]]:
     return [panel for panel in WRITTEN[name]["panels"] if (panel["type"] == "row") == (kind == "row")]
 
 
+def test_a_question_for_help_writes_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert (ended.value.code, [*tmp_path.iterdir()]) == (0, [])
+    assert "Writes Grafana's dashboards" in capsys.readouterr().out
+
+
 def test_the_files_lie_where_grafana_reads_them(tmp_path: Path) -> None:
     main([str(tmp_path)])
     assert {file.stem: json.loads(file.read_text()) for file in tmp_path.iterdir()} == WRITTEN
