@@ -44,8 +44,8 @@ NUMBER_FORMAT = "number-format"
 def kept_format(work: Path) -> str:
     """The number format of all cells on public tasks in a folder: the fastest one, measured by the first of them.
 
-    Cells are compared with each other, and a cell that was stopped goes on as it began. On two cores with instructions
-    for bfloat16 a cycle was measured to take .6 of float32's processor time in it (20.4 and 21.5 s, not 34.4 and 34.7).
+    Cells are compared with each other, and a cell that was stopped goes on as it began. Which format is the fastest
+    depends on the machine: where cores have instructions for bfloat16, that one takes less time than float32.
     """
     kept = work / NUMBER_FORMAT
     with alone(work):

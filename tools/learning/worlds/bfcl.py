@@ -29,7 +29,7 @@ JSON_TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": "str
 """What JSON schema calls BFCL's types."""
 ENGINE = Engine(max_tokens=72, seats=SEATS, together=8, prefix_tokens=PREFIX_TOKENS)
 IMITATION = Supervised(examples=96, steps=12, learning_rate=1e-3, batch=16)
-"""Two passes: then 42 to 45 of 100 tries at training tasks are right, and in most groups some are."""
+"""Two passes: a group learns only where some of its tries are right and others wrong."""
 
 
 @dataclass(frozen=True, slots=True)
