@@ -75,7 +75,9 @@ class Collector:
         return self.tombstones.before(self.consumer, self.screen.before(handler))
 
     async def store(self, table: Table, batch: Batch, *, again: bool = False) -> Sequence[Outcome]:
-        """Insert the new messages, write the ledger, announce the batch.
+        """Insert the new messages, announce the batch, write the ledger.
+
+        Who waits for a row need not wait for the ledger; who needs it, for a message without a row, asks again.
 
         `again`: the batch was settled before, and its rows or entries are gone.
         """
@@ -93,6 +95,8 @@ class Collector:
             updates = await self._supersede(table, repeated, first) if table is TABLES[Trajectory.TOPIC] else {}
             fates |= dict.fromkeys(await self.facts.strangers(table, repeated), DEAD)
             entries = [Entry(r.sequence, fates.get(r.sequence, STORED), r.time) for r in batch]
+            if stream in AWAITED and not again:
+                await self._announce(generation, batch)
             await self.ledger.write(Account(stream, self.consumer, generation), entries, self.now())
         for entry in entries:
             if entry.outcome != DEAD:  # `dead` counts it
@@ -100,8 +104,6 @@ class Collector:
         for received in fresh:
             if isinstance(trajectory := received.message, Trajectory):
                 metrics.count_stored(trajectory)
-        if stream in AWAITED and not again:
-            await self._announce(generation, batch)
         return [
             Dead("rejected", f"its event id, {received.event_id}, {OF_ANOTHER}")
             if fates.get(received.sequence) == DEAD
