@@ -60,6 +60,8 @@ REWARD_MODELS = "RATCHET_REWARD_MODELS"
 """The engine holds them, whatever jobs and policies need."""
 GATEWAY_SILENT_S = 10.0
 """With its looks a gateway that hangs is ended within 15 s: agents on its connections wait until then."""
+SHOWN_PORTS = 3
+"""Of those that a start cannot have: next to a stack that runs already it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,8 +264,10 @@ def choose_ports(settings: StackSettings, names: list[str], taken: Callable[[int
             wrong[name] = f"port {port} for {owner_of(name)} is taken by another program"
         used[port] = name
     if wrong:
-        options = " ".join(f"--port {name}=PORT" for name in wrong)
-        raise ConfigError(f"{'; '.join(wrong.values())}; choose with {options} or use --free-ports")
+        faults, options = [*wrong.values()][:SHOWN_PORTS], [f"--port {name}=PORT" for name in wrong]
+        if more := len(wrong) - len(faults):
+            faults, options = [*faults, f"{more} other ports likewise"], ["--port NAME=PORT"]
+        raise ConfigError(f"{'; '.join(faults)}; choose with {' '.join(options)} or use --free-ports")
     return ports
 
 

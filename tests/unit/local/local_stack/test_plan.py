@@ -213,6 +213,14 @@ def test_a_taken_port_names_the_port_and_the_service() -> None:
         choose_ports(StackSettings(), ["nats", "coordinator"], lambda port: port == 8081)
 
 
+def test_many_taken_ports_are_the_first_few_and_a_count() -> None:
+    names = [*default_ports()]
+    with pytest.raises(ConfigError) as refused:
+        choose_ports(StackSettings(), names, lambda _: True)
+    assert len(str(refused.value)) < 300
+    assert f"; {len(names) - 3} other ports likewise; choose with --port NAME=PORT" in str(refused.value)
+
+
 def test_a_port_given_twice_names_both() -> None:
     with pytest.raises(ConfigError, match="port 8080 is given to both gateway and nats"):
         choose_ports(StackSettings(ports={"nats": 8080}), ["gateway", "nats"], never_taken)
