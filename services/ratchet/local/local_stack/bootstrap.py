@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
+from typing import Any
 
 from ratchet.bus.connection import Bus
+from ratchet.bus.tasks import UntilStopped
 from ratchet.bus.upkeep import LOOK_S
 from ratchet.core.errors import RatchetError
 from ratchet.core.service.contracts import load_contracts
@@ -44,12 +46,10 @@ async def bootstrap(settings: SharedSettings) -> None:
 
 
 async def keep_streams(settings: SharedSettings) -> None:
-    """Make streams and buckets, now and whenever one is gone, until SIGTERM cancels it.
+    """Make streams and buckets, now and whenever one is gone.
 
     As long as all are there, the file `streams-are-there` in the data directory is a few seconds old.
     """
-    if work := asyncio.current_task():
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, work.cancel)
     bus = await Bus.connect(settings.bus, name="streams", contracts=load_contracts())
     try:
         await bus.ensure_streams()
@@ -62,12 +62,18 @@ async def keep_streams(settings: SharedSettings) -> None:
         await bus.close()
 
 
+async def until_sigterm(work: Coroutine[Any, Any, None]) -> None:
+    """Do the work until SIGTERM, also where nats-py drops a cancel."""
+    working = UntilStopped()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, working.stop)
+    await working.run(work)
+
+
 def main(arguments: Sequence[str]) -> int:
     """`python -m ratchet.local.local_stack.bootstrap`: prepare the servers that the environment names, then end."""
-    work = keep_streams if "--stay" in arguments else bootstrap
     try:
-        with suppress(asyncio.CancelledError):  # by SIGTERM
-            asyncio.run(work(read(SharedSettings)))
+        settings = read(SharedSettings)
+        asyncio.run(until_sigterm(keep_streams(settings)) if "--stay" in arguments else bootstrap(settings))
     except RatchetError as error:
         sys.stderr.write(f"bootstrap: {error}\n")
         return 1
