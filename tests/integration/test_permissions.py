@@ -24,6 +24,8 @@ from ratchet.bus.received import Received
 from ratchet.bus.settings import BusSettings
 from ratchet.bus.spool import Spool
 from ratchet.bus.testing import eventually
+from ratchet.cli.doctor_servers import check_streams
+from ratchet.cli.endpoints import Endpoints
 from ratchet.core.contract import OptOut
 from ratchet.core.contract.audit import AuditEntry
 from ratchet.core.contract.opt_out import NEWEST, OptedOut
@@ -347,3 +349,10 @@ class _Sending:
 
     async def stop(self) -> None:
         await self.outbox.stop()
+
+
+def test_doctor_names_the_right_that_its_key_lacks(broker: BrokerWithUsers, admin: Bus, tmp_path: Path) -> None:
+    env = {"RATCHET_NATS_URL": broker.server.url, "RATCHET_NATS_SEED_FILE": str(broker.users.seed_file(AGENT))}
+    finding = check_streams(Endpoints(tmp_path, None, env))
+    assert (finding.state, finding.remedy) == ("failure", None)
+    assert f"the broker's user {AGENT} may not " in finding.sentence

@@ -16,7 +16,7 @@ from ratchet.cli.api import get
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.exit_codes import NoStack
 from ratchet.core.contract.http.console import SessionOut
-from ratchet.core.errors import BusUnavailable, Forbidden, NotFound, Unavailable
+from ratchet.core.errors import BusUnavailable, Forbidden, NotFound, NotPermitted, Unavailable
 from ratchet.core.rules.access import ALL_ROLES, Caller, KeyScope, RoleSet
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ async def connected(settings: SharedSettings) -> AsyncGenerator[Bus]:
     bus.bodies = StoredBodies(settings)
     try:
         yield bus
-    except TimeoutError:
+    except (TimeoutError, NotPermitted):
         raise
     except NatsError as error:
         raise BusUnavailable(str(error)) from error

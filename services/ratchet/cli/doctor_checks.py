@@ -159,7 +159,7 @@ def check_start(endpoints: Endpoints) -> Finding:
     try:
         plan = planned(StackSettings(directory=endpoints.directory, file=find_file(os.environ)))
     except (ConfigError, RatchetError) as error:
-        return failure(" ".join(str(error).split()), "`--port NAME=PORT` and `--free-ports` choose other ports")
+        return failure(" ".join(str(error).split()), None)
     return ok(f"{len(plan.programs)} programs and their ports are free to start")
 
 

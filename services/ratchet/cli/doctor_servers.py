@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ratchet.bus.connection import STANDING_S
@@ -16,11 +17,12 @@ from ratchet.cli.doctor_upstreams import check_upstreams
 from ratchet.cli.endpoints import Endpoints
 from ratchet.cli.exit_codes import NoStack
 from ratchet.core.contract.http.rollouts import PoliciesOut
-from ratchet.core.errors import BusUnavailable, Forbidden, RatchetError
+from ratchet.core.errors import BusUnavailable, Forbidden, NotPermitted, RatchetError, Rejected
 from ratchet.core.rules.engines import ANY_ROLE
-from ratchet.core.service.http_client import ApiClient, Peer
+from ratchet.core.service.http_client import ApiClient, Peer, bearer
 from ratchet.core.stores.schema import schema_digest
 from ratchet.local.local_stack.catalog import ENGINE
+from ratchet.local.local_stack.plan import ENGINE_KEY_VARIABLE
 
 if TYPE_CHECKING:
     from ratchet.bus.connection import Bus
@@ -32,6 +34,7 @@ SKEW_S = 5.0
 LAG = 10_000
 """Messages that a consumer has not been given: more than it should be behind for long."""
 ANSWER_S = 8.0
+DEPLOYER = "canary_deployer"
 
 
 def check_broker(endpoints: Endpoints) -> Finding:
@@ -51,14 +54,16 @@ def check_streams(endpoints: Endpoints) -> Finding:
     """Whether every stream and bucket is there, with its limits."""
 
     async def ask(bus: Bus) -> Finding:
+        from nats.js.errors import NotFoundError  # noqa: PLC0415 - its library takes its time
+
         jetstream: Any = bus.nc.jetstream()  # nats-py types its answers only in parts
         missing: list[str] = []
         full: list[str] = []
         for name, stream in bus.contracts.streams.items():
             try:
                 info = await jetstream.stream_info(name)
-            except Exception as error:  # noqa: BLE001 - whatever the broker says of it is what is wrong
-                missing.append(f"{name} ({error})")
+            except NotFoundError:
+                missing.append(name)
                 continue
             bound = stream.max_bytes
             if bound and info.state.bytes > 0.9 * bound:
@@ -68,8 +73,8 @@ def check_streams(endpoints: Endpoints) -> Finding:
         for name in bus.contracts.buckets:
             try:
                 await jetstream.stream_info(f"KV_{name}")
-            except Exception as error:  # noqa: BLE001 - as above
-                missing.append(f"{name} ({error})")
+            except NotFoundError:
+                missing.append(name)
         if missing:
             return failure(f"missing: {', '.join(missing)}", "`ratchet up`, or the start of any service, makes them")
         counted = f"{len(bus.contracts.streams)} streams, {len(bus.contracts.buckets)} buckets"
@@ -132,11 +137,17 @@ def check_engine(endpoints: Endpoints) -> Finding:
     record = endpoints.record
     if record is not None and (engine := record.services.get(ENGINE)) is not None and engine.pid is None:
         return ok("starts when needed: no role has a policy yet")
-    peer = Peer("the engine", endpoints.url("engine"), {}, ANSWER_S)
-    answer = ApiClient(peer).ask("GET", "/v1/models", dict[str, Any])
+    peer = Peer("the engine", endpoints.url("engine"), bearer(endpoints.env.get(ENGINE_KEY_VARIABLE)), ANSWER_S)
+    try:
+        answer = ApiClient(peer).ask("GET", "/v1/models", dict[str, Any])
+    except Rejected as error:
+        return warning(f"not checked: {error}", f"set {ENGINE_KEY_VARIABLE} to the key that the engine asks for")
     loaded = {str(model["id"]) for model in answer.get("data", [])}
-    roles = get(endpoints, "deployer", "/v1/policies", PoliciesOut, timeout_s=ANSWER_S).roles
-    routed = {role.route.stable.name for role in roles if role.route is not None and role.route.stable is not None}
+    return _part(DEPLOYER, partial(_check_loaded, loaded))(endpoints)
+
+
+def _check_loaded(loaded: Set[str], endpoints: Endpoints) -> Finding:
+    routed = set(_stable_by_role(endpoints).values())
     if absent := sorted(routed - loaded):
         return warning(f"routed and not loaded: {', '.join(absent)}", "the deployer loads them; see its log")
     return ok(f"serves {', '.join(sorted(routed)) or 'no policy yet'}")
@@ -147,8 +158,7 @@ def check_routes(endpoints: Endpoints) -> Finding:
     engines = addresses_of(endpoints).engines
     if not engines:
         return ok("one engine serves all roles")
-    roles = get(endpoints, "deployer", "/v1/policies", PoliciesOut, timeout_s=ANSWER_S).roles
-    served = {role.role: role.route.stable.name for role in roles if role.route is not None and role.route.stable}
+    served = _stable_by_role(endpoints)
     named = {role for engine in engines for role in engine.roles}
     if lost := [] if ANY_ROLE in named else sorted(served.keys() - named):
         return failure(
@@ -158,6 +168,11 @@ def check_routes(endpoints: Endpoints) -> Finding:
     return ok(f"an engine serves each of {', '.join(sorted(served)) or 'no role yet'}")
 
 
+def _stable_by_role(endpoints: Endpoints) -> dict[str, str]:
+    roles = get(endpoints, "deployer", "/v1/policies", PoliciesOut, timeout_s=ANSWER_S).roles
+    return {role.role: role.route.stable.name for role in roles if role.route is not None and role.route.stable}
+
+
 def _on_bus(endpoints: Endpoints, ask: Callable[[Bus], Any]) -> Finding:
     async def run() -> Finding:
         async with connected(addresses_of(endpoints)) as bus:
@@ -165,6 +180,8 @@ def _on_bus(endpoints: Endpoints, ask: Callable[[Bus], Any]) -> Finding:
 
     try:
         return asyncio.run(run())
+    except NotPermitted as error:
+        return failure(str(error), None)
     except BusUnavailable as error:
         return failure(str(error), "`ratchet status` shows the broker's state, `ratchet logs nats` its log")
 
@@ -202,8 +219,8 @@ SERVERS: Mapping[str, Callable[[Endpoints], Finding]] = {
     "consumers": check_consumers,
     "clickhouse": _part("clickhouse", check_database),
     "s3": _part("s3", check_objects),
-    "engine": _part("engine_local", check_engine),
-    "routes": _part("canary_deployer", check_routes),
+    "engine": _part(ENGINE, check_engine),
+    "routes": _part(DEPLOYER, check_routes),
     "upstreams": check_upstreams,
 }
 """The checks by name, in the order of the report."""

@@ -9,6 +9,8 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -29,6 +31,7 @@ from ratchet.cli.doctor_checks import (
     check_processes,
     check_spools,
     check_stack,
+    check_start,
     ok,
     speed_of,
 )
@@ -111,6 +114,13 @@ def test_a_machine_without_a_stack_learns_how_to_start_one(tmp_path: Path) -> No
     assert "ratchet up" in (results["stack"].remedy or "")
 
 
+def test_start_that_fails_for_another_reason_gets_no_advice_on_ports(tmp_path: Path) -> None:
+    file = tmp_path / "no folder"
+    file.touch()
+    finding = check_start(nothing_at(file))
+    assert (finding.state, finding.remedy, "--free-ports" in finding.sentence) == ("failure", None, False)
+
+
 def test_the_record_of_a_stack_that_is_gone_is_seen(tmp_path: Path) -> None:
     gone = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     record = stack_of(tmp_path, gone.pid).record
@@ -184,6 +194,42 @@ class Deployer(BaseHTTPRequestHandler):
         self.wfile.write(msgspec.json.encode(http_example("deployer", PoliciesOut)))
 
 
+class Engine(BaseHTTPRequestHandler):
+    """Has no policy, which it tells to callers with its key."""
+
+    def do_GET(self) -> None:
+        knows = self.headers["authorization"] == "Bearer secret"
+        self.send_response(200 if knows else 401)
+        self.end_headers()
+        refusal = {"error": {"message": "incorrect API key", "code": "invalid_api_key"}}
+        self.wfile.write(json.dumps({"data": []} if knows else refusal).encode())
+
+
+@contextmanager
+def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("key", "deployer", "advice"),
+    [
+        ("secret", "http://127.0.0.1:1", "`ratchet logs canary_deployer` has its last lines"),
+        ("wrong", "http://127.0.0.1:1", "set RATCHET_ENGINE_API_KEY to the key that the engine asks for"),
+        ("secret", None, "the deployer loads them; see its log"),
+    ],
+)
+def test_advice_on_the_engine_fits_the_step_that_failed(
+    tmp_path: Path, key: str, deployer: str | None, advice: str
+) -> None:
+    with serving(Engine) as engine, serving(Deployer) as answering:
+        env = {"RATCHET_ENGINE_URL": engine, "RATCHET_ENGINE_API_KEY": key}
+        env["RATCHET_DEPLOYER_URL"] = deployer or answering
+        assert SERVERS["engine"](Endpoints(tmp_path, None, env)).remedy == advice
+
+
 @pytest.mark.parametrize(
     ("roles", "state", "words"),
     [
@@ -196,11 +242,8 @@ def test_a_role_whose_engine_was_configured_away_is_named(
     tmp_path: Path, roles: list[str], state: State, words: str
 ) -> None:
     engines = json.dumps([{"name": "one", "kind": "vllm", "urls": ["http://127.0.0.1:1"], "roles": roles}])
-    with ThreadingHTTPServer(("127.0.0.1", 0), Deployer) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        env = {"RATCHET_DEPLOYER_URL": f"http://127.0.0.1:{server.server_port}", "RATCHET_ENGINES": engines}
-        seen = check_routes(Endpoints(tmp_path, None, env))
-        server.shutdown()
+    with serving(Deployer) as deployer:
+        seen = check_routes(Endpoints(tmp_path, None, {"RATCHET_DEPLOYER_URL": deployer, "RATCHET_ENGINES": engines}))
     assert (seen.state, seen.sentence) == (state, words)
 
 
