@@ -158,4 +158,5 @@ async def agents(
             await asyncio.wait(at_work, timeout=PATIENCE_S + 1)
             await end(*at_work)
         for work in at_work:
-            work.result()
+            if not work.cancelled():  # a call that waited on, of which nothing was acknowledged
+                work.result()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 
 from ratchet_helpdesk.base_model import Shape, write_base_model
 from tests.compose.engine import Engine, make_base, missing, prepare
-from tests.compose.loop import PATIENCE_S, ROLE, Agent, add_agent, chat, record_tickets, status, train
+from tests.compose.loop import Agent, add_agent, policy_answers, record_tickets, status, train
 from tests.support.compose import REPOSITORY
 
 
@@ -49,10 +49,11 @@ def agent(engine: Engine) -> Agent:
 @pytest.fixture(scope="session")
 def looped(engine: Engine, agent: Agent) -> dict[str, Any]:
     """What `ratchet status --json` shows once trajectories were learned from, and the policy answers."""
-    record_tickets(engine, agent)
-    train(engine)
-    deadline = time.monotonic() + PATIENCE_S
-    while not chat(engine).get("model", "").startswith(f"{ROLE}@1-"):
-        assert time.monotonic() < deadline, "the policy that was trained does not answer"
-        time.sleep(2)
-    return status(engine)
+
+    async def loop() -> dict[str, Any]:
+        await record_tickets(engine, agent)
+        train(engine)
+        await policy_answers(engine)
+        return await status(engine)
+
+    return asyncio.run(loop())

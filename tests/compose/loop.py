@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,15 +23,15 @@ from ratchet.core.service.settings import SharedSettings
 from ratchet.local.local_stack.ports import LOOPBACK
 from tests.chaos.traffic import Traffic, agents
 from tests.chaos.world import world_before
-from tests.compose.engine import Engine
+from tests.compose.engine import PATIENCE_S, Engine
 from tests.support.compose import REPOSITORY
 
 ROLE, AGENT = "support", "support-bot"
 TRAJECTORIES = 120
 """Of `tickets.py`: 30 tasks, each four times."""
 LESSONS = ("--set", "full_finetune=true", "--set", "learning_rate=2e-3", "--min-reward", "0.5")
-PATIENCE_S = 1800.0
-"""For what takes seconds on a machine of one's own: on two cores that others use too it took minutes."""
+ANSWER_S = 10.0
+"""A broker that has not answered a user by then does not know it yet."""
 USERS = ("run", "--rm", "--no-deps", "-T", "broker_users")
 
 
@@ -58,9 +58,18 @@ def operator(engine: Engine, *words: str) -> str:
     return engine.compose("--profile=tools", "run", "--rm", "--no-deps", "-T", "operator", *words)
 
 
-def status(engine: Engine) -> dict[str, Any]:
-    """What `ratchet status --json` shows."""
-    return json.loads(operator(engine, "status", "--json"))
+async def status(engine: Engine, rows: Mapping[str, int] = {}) -> dict[str, Any]:
+    """What `ratchet status --json` shows, as soon as no part of it is missing and it has so many rows of each table."""
+
+    async def whole() -> dict[str, Any] | None:
+        try:
+            report = json.loads(operator(engine, "status", "--json"))
+        except RuntimeError as error:  # on a busy machine a part may answer too late for one report
+            sys.stdout.write(f"{error}\n")
+            return None
+        return report if all(report["rows"][table] >= count for table, count in rows.items()) else None
+
+    return await eventually(whole, PATIENCE_S)
 
 
 def gateway(engine: Engine) -> str:
@@ -76,10 +85,19 @@ def chat(engine: Engine) -> dict[str, Any]:
         headers={"Authorization": f"Bearer {engine.secret('GATEWAY_API_KEY')}", "Content-Type": "application/json"},
     )
     try:
-        with urlopen(asked, timeout=60) as answer:
+        with urlopen(asked, timeout=PATIENCE_S) as answer:
             return json.load(answer)
     except HTTPError as refused:
         return json.load(refused)
+
+
+async def policy_answers(engine: Engine) -> None:
+    """Return once the gateway answers with the policy that was trained first."""
+
+    async def answers() -> bool:
+        return chat(engine).get("model", "").startswith(f"{ROLE}@1-")
+
+    await eventually(answers, PATIENCE_S)
 
 
 def add_agent(engine: Engine) -> Agent:
@@ -103,12 +121,12 @@ def add_agent(engine: Engine) -> Agent:
         engine.compose("kill", "-s", "HUP", "nats")
         try:
             bus = await Bus.connect(
-                shared.bus, name=AGENT, contracts=load_contracts(), patience=Patience(deadline_s=2.0, quiet=True)
+                shared.bus, name=AGENT, contracts=load_contracts(), patience=Patience(deadline_s=ANSWER_S, quiet=True)
             )
         except BusUnavailable:
             return False
         try:
-            async with asyncio.timeout(2.0):
+            async with asyncio.timeout(ANSWER_S):
                 await bus.extent("RL_TRAJECTORIES")
         except (BusUnavailable, TimeoutError):
             return False
@@ -121,11 +139,13 @@ def add_agent(engine: Engine) -> Agent:
     return Agent(shared, seeds["admin"])
 
 
-def record_tickets(engine: Engine, agent: Agent) -> None:
-    """Send trajectories as an agent that calls elsewhere."""
+async def record_tickets(engine: Engine, agent: Agent) -> None:
+    """Send trajectories as an agent that calls elsewhere, and return once they are stored and rewarded."""
+    rows = (await status(engine))["rows"]
     command = [sys.executable, "examples/python/tickets.py"]
     environment = agent.environment | {"RATCHET_DIR": str(engine.folder)}
-    subprocess.run(command, cwd=REPOSITORY, env=environment, check=True, timeout=PATIENCE_S)
+    await asyncio.to_thread(subprocess.run, command, cwd=REPOSITORY, env=environment, check=True, timeout=PATIENCE_S)
+    await status(engine, {table: rows[table] + TRAJECTORIES for table in ("trajectories", "rewards")})
 
 
 def train(engine: Engine) -> None:

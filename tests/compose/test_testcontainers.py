@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
+from ratchet.bus.testing import eventually
 from tests.compose.engine import FILE, Engine
 from tests.support.compose import REPOSITORY
 
@@ -24,10 +25,13 @@ def docker_socket(engine: Engine) -> Iterator[str]:
     """Where podman answers as docker does."""
     socket = engine.folder / "podman.sock"
     server = subprocess.Popen(["podman", "system", "service", "--time=0", f"unix://{socket}"], env=engine.environment)
+
+    async def offered() -> bool:
+        assert server.poll() is None, "podman offers no socket"
+        return socket.exists()
+
     try:
-        while not socket.exists():
-            assert server.poll() is None, "podman offers no socket"
-            time.sleep(0.1)
+        asyncio.run(eventually(offered))
         yield f"unix://{socket}"
     finally:
         server.terminate()

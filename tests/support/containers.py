@@ -21,8 +21,8 @@ from tests.support.compose import REPOSITORY, compose
 if TYPE_CHECKING:
     from testcontainers.core.container import DockerContainer
 
-START_S = 120
-"""Deadline for a container's start; the image is on this machine by then."""
+START_S = 300
+"""Deadline for one server's start on a busy machine; its image, or program, is there by then."""
 
 PASSWORD = "test-password"
 NO_USERS = "tests/support/no_users.conf"

@@ -35,11 +35,8 @@ from ratchet.local.local_stack.servers import (
     nats_server,
     seaweed_s3,
 )
-from tests.support.containers import clickhouse_container, nats_container, running_container, s3_container
+from tests.support.containers import START_S, clickhouse_container, nats_container, running_container, s3_container
 from tests.support.databases import Databases
-
-START_S = 300.0
-"""Deadline for one server's start on a busy machine."""
 
 ACCESS_KEY, SECRET_KEY = "test-access", "test-secret"
 PASSWORD = "test-password"
