@@ -43,6 +43,16 @@ async def count(bus: Bus, stream: str) -> int:
     return (await bus.nc.jetstream().stream_info(stream)).state.messages
 
 
+async def test_making_streams_takes_one_request_for_each_also_again(settings: SharedSettings) -> None:
+    bus = await Bus.connect(settings.bus, name="test", contracts=load_contracts())
+    try:
+        for asked in (1, 2):
+            await bus.make_streams()
+            assert bus.nc.stats["out_msgs"] == asked * len(bus.stream_names)
+    finally:
+        await bus.close()
+
+
 async def test_a_large_batch_with_known_messages_in_it_is_stored_whole(settings: SharedSettings) -> None:
     async with connected(settings) as bus:
         await bus.publish_all([trajectory(str(n)) for n in range(0, 300, 7)])

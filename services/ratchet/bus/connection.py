@@ -59,6 +59,8 @@ log = structlog.get_logger()
 
 CANNOT_BECOME = 10052
 """nats-server's code for a stream that is there and cannot become the one that is asked for."""
+DIFFERENT = 10058
+"""Its code for a stream that is there with another configuration."""
 FIRST_ATTEMPTS = 1
 """How often nats-py itself tries again to connect for the first time: only a number above 0 is a bound. Without one it
 would try the same address for ever, and raise nothing."""
@@ -518,14 +520,16 @@ async def ensure_stream(bus: Bus, name: str) -> None:
 
 
 async def _ensure(bus: Bus, config: StreamConfig) -> None:
-    """Create or update what has this configuration."""
+    """Create or update what has this configuration: one request where it is missing, or is so already."""
     jetstream: Any = bus.nc.jetstream(timeout=ENSURE_S)
     with _made(config.name or ""):
         try:
+            await jetstream.add_stream(config)
+        except js_errors.BadRequestError as error:
+            if error.err_code != DIFFERENT:
+                raise
             held = (await jetstream.stream_info(config.name)).config
             await jetstream.update_stream(_as_large(config, held))
-        except js_errors.NotFoundError:
-            await jetstream.add_stream(config)
 
 
 def _as_large(config: StreamConfig, held: StreamConfig) -> StreamConfig:
