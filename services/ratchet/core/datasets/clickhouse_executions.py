@@ -78,7 +78,7 @@ class Executions:
     async def rewards(self, role: str, ids: Sequence[str]) -> dict[str, float]:
         """By id, the total of the newest reward of the parent trajectory."""
         rewards = await self._history.messages("rewards", Reward, role, ids)
-        ordered = sorted(rewards, key=lambda one: (one.timestamp, one.revision))
+        ordered = sorted(rewards, key=lambda reward: (reward.timestamp, reward.revision))
         return {reward.trajectory_id: reward.total_reward for reward in ordered}
 
     async def page(self, role: str, after: str | None, limit: int, version: int | None = None) -> ExecutionsPage:

@@ -170,10 +170,15 @@ class Trajectories:
     async def words(self, role: str, ids: Sequence[str]) -> dict[str, list[str]]:
         """What was said of each trajectory: feedback, the reasons of its newest reward, and errors of its calls."""
         feedback: dict[str, list[Feedback]] = {}
-        for one in sorted(await self._history.messages("feedback", Feedback, role, ids), key=lambda one: one.at):
-            feedback.setdefault(one.trajectory_id, []).append(one)
+        for opinion in sorted(
+            await self._history.messages("feedback", Feedback, role, ids), key=lambda opinion: opinion.at
+        ):
+            feedback.setdefault(opinion.trajectory_id, []).append(opinion)
         rewards = await self._history.messages("rewards", Reward, role, ids)
-        newest = {one.trajectory_id: one for one in sorted(rewards, key=lambda one: (one.timestamp, one.revision))}
+        newest = {
+            reward.trajectory_id: reward
+            for reward in sorted(rewards, key=lambda reward: (reward.timestamp, reward.revision))
+        }
         turns = await self.turns_of(role, (await self.trajectories(role, ids)).values())
         return {key: words_of(feedback.get(key, ()), newest.get(key), turns.get(key, ())) for key in ids}
 

@@ -32,7 +32,7 @@ def standing(report: RaterReport, decisions: Decisions) -> str:
 def left_out(report: Agreement, decisions: Decisions) -> list[str]:
     """The raters whose opinions no training learns from."""
     banned = [rater for rater, decided in decisions.items() if decided.decision == BANNED]
-    quarantined = [one.rater for one in report.raters if standing(one, decisions) == QUARANTINED]
+    quarantined = [judged.rater for judged in report.raters if standing(judged, decisions) == QUARANTINED]
     return sorted({*banned, *quarantined})
 
 

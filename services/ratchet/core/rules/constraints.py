@@ -225,7 +225,11 @@ def _expression(member: str, given: Any) -> str:
 
 
 def _choice(member: str, given: Any) -> str:
-    if not isinstance(given, list) or not given or not all(isinstance(one, str) for one in cast("list[object]", given)):
+    if (
+        not isinstance(given, list)
+        or not given
+        or not all(isinstance(text, str) for text in cast("list[object]", given))
+    ):
         raise _Unfit(member, "must be a list of texts")
     return _text(member, given)
 

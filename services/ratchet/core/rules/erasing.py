@@ -108,7 +108,7 @@ class Erasures:
 
     def which(self, names: Names) -> Erasure | None:
         """One that a message is of: of several of the same, the oldest."""
-        refs = {(TRAJECTORY, one) for one in names.ids}
+        refs = {(TRAJECTORY, ref) for ref in names.ids}
         refs |= {
             (kind, ref) for kind in (USER, SESSION, AGENT) for ref, _ in _named(kind, names) if isinstance(ref, str)
         }

@@ -103,7 +103,7 @@ def offered_tools(trajectory: Trajectory, turns: Sequence[Turn]) -> list[JsonObj
         if applied is not None and applied.tools is not None:
             return applied.tools
         if call.tools_digest is not None:  # its tools stand in the call, or in one that it continues
-            return next((one.tools for one in turns if one.tools and one.tools_digest == call.tools_digest), [])
+            return next((turn.tools for turn in turns if turn.tools and turn.tools_digest == call.tools_digest), [])
     offered = last_tools(calls)
     return offered if offered is not None else trajectory.task_context.tools or []
 

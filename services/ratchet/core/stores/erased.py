@@ -146,7 +146,9 @@ class Erased:
 
     async def add(self, erasure_id: str, pairs: Collection[tuple[str, str]], at: datetime) -> None:
         """List further ids, with their roles."""
-        rows = [{"erasure_id": erasure_id, "role": role, "id": one, "at": at} for role, one in sorted(pairs)]
+        rows = [
+            {"erasure_id": erasure_id, "role": role, "id": erased_id, "at": at} for role, erased_id in sorted(pairs)
+        ]
         await self.warehouse.insert("erased", rows, token=None)
 
     async def places(self, erasure_id: str, table: str, after: Place, limit: int) -> list[Place]:

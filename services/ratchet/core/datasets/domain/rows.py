@@ -145,7 +145,11 @@ def with_words(row: SnapshotRow | str, words: Mapping[str, Sequence[str]]) -> Sn
 
 def words_of(feedback: Iterable[Feedback], reward: Reward | None, turns: Iterable[Turn]) -> list[str]:
     """What was said of a trajectory: by users and raters, by what judged it, and by engines and tools that failed."""
-    comments = [f"{one.kind}: {one.value}" for one in feedback if isinstance(one.value, str) and one.value.strip()]
+    comments = [
+        f"{opinion.kind}: {opinion.value}"
+        for opinion in feedback
+        if isinstance(opinion.value, str) and opinion.value.strip()
+    ]
     parts = reward.reward_components.items() if reward else ()
     reasons = [f"{name} ({part.score:g}): {part.reasoning}" for name, part in parts if part.reasoning]
     errors = [f"error: {turn.error}" for turn in turns if turn.error]
