@@ -79,9 +79,9 @@ class _Describer:
         """The tools as the model reads them; None where that is as they were sent."""
         pairs = list(zip(offered, RAWS.decode(raws), strict=True))
         made = [self._one(tool, raw, namespace) for tool, raw in pairs]
-        if all(one is raw for one, (_, raw) in zip(made, pairs, strict=True)):
+        if all(tool is raw for tool, (_, raw) in zip(made, pairs, strict=True)):
             return None
-        return [one for one in made if one is not None]
+        return [tool for tool in made if tool is not None]
 
     def within(self, holder: Any, raw: msgspec.Raw, kind: str) -> msgspec.Raw | None:
         """What holds tools, where it is of this kind; None where none are left."""
