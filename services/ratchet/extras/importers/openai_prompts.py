@@ -73,7 +73,7 @@ def _bundle(fields: JsonObject, upstream: str, left_out: Counter[str]) -> Bundle
     """Raises a `ValueError` or `Rejected` for what is no prompt."""
     messages = [*_listed(fields.get("instructions")), *_listed(fields.get("messages", fields.get("input")))]
     leading = next(
-        (n for n, one in enumerate(messages) if one.get("role") not in ("system", "developer")), len(messages)
+        (n for n, message in enumerate(messages) if message.get("role") not in ("system", "developer")), len(messages)
     )
     text = _PLACEHOLDER.sub(r"{{variables.\1}}", "\n\n".join(map(message_text, messages[:leading])))
     model = text_or_none(fields.get("model"))
