@@ -56,7 +56,7 @@ class Findings:
 
     def decided(self, version: int, verdict: str) -> RolloutDecision | None:
         """The last such decision about a version."""
-        return next((one for one in reversed(self.verdicts(version)) if one.verdict == verdict), None)
+        return next((decision for decision in reversed(self.verdicts(version)) if decision.verdict == verdict), None)
 
     @property
     def first(self) -> int | None:
@@ -178,7 +178,9 @@ def _suite(findings: Findings, suite: str) -> Claim:
     text, good = f"safety suite {suite}: a policy is promoted that is no less safe", findings.promoted[-1:]
     checked = [(policy.gate or {}).get("safety_suite", {}) for policy in findings.policies if policy.version in good]
     return Claim(
-        text, [one.get("outcome") for one in checked] == ["passed"], "".join(one.get("reason", "") for one in checked)
+        text,
+        [check.get("outcome") for check in checked] == ["passed"],
+        "".join(check.get("reason", "") for check in checked),
     )
 
 
@@ -210,5 +212,5 @@ def _nothing_lost(findings: Findings, story: Story) -> Claim:
 def _ledger(findings: Findings) -> Claim:
     lines = findings.ledger
     missing, dead, lost = (sum(getattr(line, name) for line in lines) for name in ("missing", "dead", "lost"))
-    evidence = f"{sum(one.accounted for one in lines):,} messages, {missing} missing, {dead} dead, {lost} lost"
+    evidence = f"{sum(line.accounted for line in lines):,} messages, {missing} missing, {dead} dead, {lost} lost"
     return Claim("the ledger accounts for every message", bool(lines) and missing == dead == lost == 0, evidence)

@@ -114,19 +114,19 @@ async def take_exam(gateway_url: str, policy: str, world: World, tickets: int, s
     async with AsyncApiClient(Peer("the gateway", gateway_url, headers, ANSWER_S)) as client:
         plan = Plan(samples=1, at_once=AT_ONCE)
         tries = await play(HttpPlayer(client, policy, policy), file.tasks, plan, clock=time.monotonic)
-    if unanswered := [one.fault for one in tries if one.fault is not None]:
+    if unanswered := [tried.fault for tried in tries if tried.fault is not None]:
         raise Unavailable(f"{policy} left {len(unanswered)} tickets unanswered: {unanswered[0]}")
     return Exam(
         [
             Answer(
-                task=one.task,
-                kind=kinds[one.task],
-                mode=one.mode,
-                success=one.success,
-                calls=one.calls,
-                valid_calls=one.valid_calls,
+                task=tried.task,
+                kind=kinds[tried.task],
+                mode=tried.mode,
+                success=tried.success,
+                calls=tried.calls,
+                valid_calls=tried.valid_calls,
             )
-            for one in tries
+            for tried in tries
         ]
     )
 

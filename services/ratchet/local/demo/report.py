@@ -108,7 +108,7 @@ def report_document(findings: Findings, held: Sequence[Claim], story: Story) -> 
         )
     return {
         "closed": all(claim.holds for claim in held),
-        "claims": [{"claim": one.text, "holds": one.holds, "evidence": one.evidence} for one in held],
+        "claims": [{"claim": claim.text, "holds": claim.holds, "evidence": claim.evidence} for claim in held],
         "policies": policies,
         "rollback": {"seconds_since_start": since_start, "seconds_since_first_harm": since_harm},
     }

@@ -103,14 +103,14 @@ def draw(logits_BV: Tensor, drawers: Sequence[Drawer], shared: torch.Generator) 
         if row.walk is not None:
             row.walk.accept(token)
     return [
-        Drawn(token, logprob, _top(logp_BV[row], one.top_logprobs))
-        for row, (token, logprob, one) in enumerate(zip(tokens, logprob_B, drawers, strict=True))
+        Drawn(token, logprob, _top(logp_BV[row], drawer.top_logprobs))
+        for row, (token, logprob, drawer) in enumerate(zip(tokens, logprob_B, drawers, strict=True))
     ]
 
 
 def _masked(logits_BV: Tensor, drawers: Sequence[Drawer]) -> Tensor:
     """Minus infinity outside the grammars of the rows that have one."""
-    rows = [(row, one.walk) for row, one in enumerate(drawers) if one.walk is not None]
+    rows = [(row, drawer.walk) for row, drawer in enumerate(drawers) if drawer.walk is not None]
     if not rows:
         return logits_BV
     mask_BW = open_mask(*logits_BV.shape)
@@ -142,16 +142,16 @@ def _inverted(logp_BV: Tensor, uniform_B1: Tensor) -> Tensor:
 def _uniform(drawers: Sequence[Drawer], shared: torch.Generator) -> Tensor:
     """One number in [0, 1) per row, [B, 1]."""
     number_B1 = torch.rand(len(drawers), 1, dtype=torch.float64, generator=shared)
-    for row, one in enumerate(drawers):
-        if one.generator is not None:
-            number_B1[row] = torch.rand(1, dtype=torch.float64, generator=one.generator)
+    for row, drawer in enumerate(drawers):
+        if drawer.generator is not None:
+            number_B1[row] = torch.rand(1, dtype=torch.float64, generator=drawer.generator)
     return number_B1
 
 
 def _bounded(scaled_BV: Tensor, drawers: Sequence[Drawer]) -> Tensor:
     """Minus infinity outside top_k, top_p and min_p; greedy rows are left alone."""
-    for row, one in enumerate(drawers):
-        sampling = one.sampling
+    for row, drawer in enumerate(drawers):
+        sampling = drawer.sampling
         if not sampling.temperature or not (sampling.top_k or sampling.top_p < 1 or sampling.min_p):
             continue
         ordered_V, order_V = scaled_BV[row].sort(descending=True)

@@ -140,7 +140,7 @@ class ChdbEngine:
         with self._mutex:
             idle = self._idle[statement.read_only]
             lasting = _lasting(statement)  # to bring one to other settings is a statement too
-            place = next((place for place, one in enumerate(idle) if one.settings == lasting), -1)
+            place = next((place for place, waiting in enumerate(idle) if waiting.settings == lasting), -1)
             connection = idle.pop(place) if idle else _Connection(self._connect(statement.read_only))
         clean = False
         try:

@@ -69,7 +69,7 @@ class DamagedParts:
         self._asked.add(part)
         self.unfit = f"a part is damaged, and put aside at the next start: {match[1]}"
         with suppress(OSError):  # a full disk: asked once more at worst
-            self._file.write_text("".join(f"{one}\n" for one in sorted(self._asked)))
+            self._file.write_text("".join(f"{asked}\n" for asked in sorted(self._asked)))
 
 
 def _identity(part: str) -> str:

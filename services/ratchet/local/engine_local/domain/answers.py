@@ -149,11 +149,11 @@ def text_logprobs(given: Given, tokens: Iterator[Drawn], offset: int) -> JsonObj
     if not given.options.logprobs:
         return None
     drawn = list(tokens)
-    spelled = [given.name(one.token) for one in drawn]
-    top = [{given.name(token): logprob for token, logprob in one.top} for one in drawn]
+    spelled = [given.name(draw.token) for draw in drawn]
+    top = [{given.name(token): logprob for token, logprob in draw.top} for draw in drawn]
     return {
         "tokens": spelled,
-        "token_logprobs": [one.logprob for one in drawn],
+        "token_logprobs": [draw.logprob for draw in drawn],
         "top_logprobs": top if given.options.top_logprobs else None,
         "text_offset": list(accumulate(map(len, spelled), initial=offset))[:-1],
     }
