@@ -241,7 +241,7 @@ def _pair_out(pair: Pair, rater: str, remaining: int) -> PairOut:
     left, right = pair.sides(rater)
     question = [(message, None) for message in pair.one.messages[: pair.start]]
     sides = [
-        messages_out(((message, None) for message in one.messages[pair.start :]), pair.start) for one in (left, right)
+        messages_out(((message, None) for message in side.messages[pair.start :]), pair.start) for side in (left, right)
     ]
     return PairOut(
         pair_id=pair.key.pair_id,
