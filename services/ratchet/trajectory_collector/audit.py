@@ -89,7 +89,7 @@ class Auditor:
 
     async def check(self) -> str | None:
         """Readiness: the streams whose ledger does not balance, or was not audited up to the end yet."""
-        broken = [f"{stream} {one.problem}" for stream, one in self._positions.items() if one.problem]
+        broken = [f"{stream} {position.problem}" for stream, position in self._positions.items() if position.problem]
         return "ledger does not balance: " + ", ".join(broken) if broken else None
 
     def balanced_up_to(self, stream: str) -> int:

@@ -169,7 +169,7 @@ class Streams:
     async def erase(self, stream: str, sequences: Sequence[int]) -> None:
         """Remove single messages for good: the broker writes over them. One that is gone stays so."""
         for start in range(0, len(sequences), AT_ONCE):
-            await asyncio.gather(*(self._erase(stream, one) for one in sequences[start : start + AT_ONCE]))
+            await asyncio.gather(*(self._erase(stream, sequence) for sequence in sequences[start : start + AT_ONCE]))
 
     async def _erase(self, stream: str, sequence: int) -> None:
         with _classified(stream):

@@ -82,9 +82,11 @@ class Tombstones:
         if not erasures.oldest_first and self.opt_outs.is_empty:
             return set()
         named = {received.sequence: names_in(received.body) for received in batch}
-        known = await self.erased.among({one for names in named.values() for one in names.ids})
+        known = await self.erased.among({ref for names in named.values() for ref in names.ids})
         late = {received.sequence: OPT_OUTS for received in batch if self._is_out(received.message)}
-        late |= {sequence: one.erasure_id for sequence, names in named.items() if (one := erasures.which(names))}
+        late |= {
+            sequence: erasure.erasure_id for sequence, names in named.items() if (erasure := erasures.which(names))
+        }
         for sequence, by in late.items():
             own = own_pairs_of(named[sequence])
             await self.erased.add(by, own, self.now())
@@ -103,9 +105,9 @@ class Tombstones:
 
 def pairs_of(names: Names) -> set[tuple[str, str]]:
     """The ids of a message, each with its role."""
-    return {(str(names.role), one) for one in names.ids}
+    return {(str(names.role), ref) for ref in names.ids}
 
 
 def own_pairs_of(names: Names) -> set[tuple[str, str]]:
     """Of these the ids that go with the message."""
-    return {(str(names.role), one) for one in names.own_ids}
+    return {(str(names.role), ref) for ref in names.own_ids}
