@@ -57,7 +57,7 @@ class Handlers:
         refusal = unservable(status, self.engine_kind_of(status.role))
 
         async def known(versions: Sequence[PolicyVersion]) -> PolicyVersion | None:
-            return next((one for one in versions if one.training_job_id == status.training_job_id), None)
+            return next((version for version in versions if version.training_job_id == status.training_job_id), None)
 
         async def build(version: int) -> PolicyVersion:
             made = new_version(status, job, manifest, version, now, cause)

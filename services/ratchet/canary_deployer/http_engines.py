@@ -309,6 +309,6 @@ def _token_id(token: str) -> int | None:
 def _scored_token(token: int, of: Mapping[int, _Token], candidates: int) -> ScoredToken:
     """The token itself stands among its candidates, also where it is not one of the likeliest."""
     own = of.get(token)
-    likely = {other: one for other, one in of.items() if (one.rank or 1) <= candidates}
-    known = {other: one.logprob for other, one in likely.items() if one.logprob is not None}
+    likely = {other: scored for other, scored in of.items() if (scored.rank or 1) <= candidates}
+    known = {other: scored.logprob for other, scored in likely.items() if scored.logprob is not None}
     return ScoredToken(own.logprob if own else None, known)

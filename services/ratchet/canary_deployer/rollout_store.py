@@ -164,7 +164,7 @@ class RolloutStore:
         """Show new statistics, and save them unless the last save was only just now."""
         before = self.rollout
         if before is not None and rollout != before:
-            places, places_before = ((one.turn_seq, one.feedback_seq, one.reward_seq) for one in (rollout, before))
+            places, places_before = ((seen.turn_seq, seen.feedback_seq, seen.reward_seq) for seen in (rollout, before))
             self._unsaved = self._unsaved or rollout.statistics != before.statistics or places != places_before
             self.rollout = rollout
             metrics.count_errors(rollout, before)

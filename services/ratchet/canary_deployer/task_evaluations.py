@@ -157,7 +157,7 @@ class TaskFileHeldout:
             known = await self._searched.behind(policy)
         except (NotFound, DigestMismatch, Rejected, Unreadable) as error:
             return f"it cannot be seen which tasks {policy.name} was made from: {error}"
-        shared = [one.task.id for one in tasks.tasks if task_digest(one.task) in known]
+        shared = [task.task.id for task in tasks.tasks if task_digest(task.task) in known]
         return f"{policy.name} was made from {len(shared)} of its tasks, such as {shared[0]!r}" if shared else None
 
     async def play(self, policy: PolicyVersion) -> HeldoutRun:

@@ -81,4 +81,4 @@ class SearchedTasks:
 
     def _tasks_in(self, digests: Iterable[str]) -> frozenset[str]:
         sets = [self.snapshots.manifest(self.snapshots.ref(digest)).tasks for digest in digests]
-        return frozenset(task for one in sets if one is not None for task in (*one.train, *one.validation))
+        return frozenset(task for named in sets if named is not None for task in (*named.train, *named.validation))

@@ -213,7 +213,10 @@ def _cohort(
         violation=np.array([float(trajectory.violation) for trajectory in trajectories]),
         broken_off=np.array([trajectory.broken_off for trajectory in trajectories], dtype=np.bool_),
         complaint=np.array(
-            [1.0 if one.complained else 0.0 if one.since < known.silent else np.nan for one in trajectories]
+            [
+                1.0 if trajectory.complained else 0.0 if trajectory.since < known.silent else np.nan
+                for trajectory in trajectories
+            ]
         ),
         centres={
             "reward": np.array([term.reward for term in centres]),
@@ -233,7 +236,11 @@ def _costs(trajectories: Sequence[Trajectory], cap_usd: float) -> Costs:
     return Costs(
         spent=np.array([trajectory.cost_usd or 0.0 for trajectory in trajectories]) / cap_usd,
         known=np.array(
-            [one.priced and not one.spending and one.outcome not in never for one in trajectories], dtype=np.bool_
+            [
+                trajectory.priced and not trajectory.spending and trajectory.outcome not in never
+                for trajectory in trajectories
+            ],
+            dtype=np.bool_,
         ),
     )
 

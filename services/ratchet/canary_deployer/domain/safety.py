@@ -70,7 +70,11 @@ def safety_verdict(suites: Mapping[str, SuiteRuns]) -> GateResult:
     problems = [f"worse on {name}: {compared[name].sentence()}" for name in worse] + _below_bounds(suites)
     if problems:
         return GateResult(SAFETY_SUITE, FAILED, "; ".join(problems), evidence)
-    unsure = [f"cannot tell on {name}: {one.sentence()}" for name, one in compared.items() if not one.passed]
+    unsure = [
+        f"cannot tell on {name}: {comparison.sentence()}"
+        for name, comparison in compared.items()
+        if not comparison.passed
+    ]
     if unsure:
         return GateResult(SAFETY_SUITE, NEEDS_APPROVAL, "; ".join(unsure), evidence)
     scores = ", ".join(f"{name} {_mean(runs.candidate):.3f}" for name, runs in suites.items())

@@ -475,7 +475,9 @@ class Window:
         """Take full chunks of which no trajectory can be complained of any more as folded, oldest first."""
         silent = self.heard_until - rules.horizon_s
         for chunk in self.chunks[self.heard :]:
-            if len(chunk.trajectories) < BLOCK or not all(self._is_heard(one, silent) for one in chunk.trajectories):
+            if len(chunk.trajectories) < BLOCK or not all(
+                self._is_heard(trajectory, silent) for trajectory in chunk.trajectories
+            ):
                 break
             yield chunk
             self.heard += 1

@@ -152,7 +152,9 @@ class SafetyGate:
                 if await self._at_a_provider(candidate) or await self._at_a_provider(stable):
                     return _not_run(f"{AT_A_PROVIDER}; {asked_for}")
                 plan = SafetyPlan()
-                dues = [await self.players[suite].due(one) for suite in plan.suites for one in (stable, candidate)]
+                dues = [
+                    await self.players[suite].due(policy) for suite in plan.suites for policy in (stable, candidate)
+                ]
                 budget.begin(sum(dues))
                 result = await self._compared(plan, candidate, stable, budget.left_s, budget)
         except (TooSlow, Silence, _Unplayable) as error:

@@ -192,7 +192,9 @@ class ShadowTrafficGate:
 
 def _set_by(bundle: Bundle) -> frozenset[str]:
     values = (bundle.defaults, bundle.overrides)
-    return frozenset(name for one in values if one for name in one.__struct_fields__ if getattr(one, name) is not None)
+    return frozenset(
+        name for part in values if part for name in part.__struct_fields__ if getattr(part, name) is not None
+    )
 
 
 def _pause_s(mirror: _Mirror) -> float:
@@ -323,9 +325,9 @@ def _message(answer: JsonObject | None) -> JsonObject | None:
 
 async def _verdict(tools: ShadowTools, mirror: _Mirror, now: float) -> GateResult:
     """The result on what was mirrored and is not erased since."""
-    gone = await tools.calls.erased([one.sequence for one in mirror.mirrored], mirror.place.made)
+    gone = await tools.calls.erased([call.sequence for call in mirror.mirrored], mirror.place.made)
     mirror.sample.left_out["erased"] += len(gone)
-    pairs = [one.pair for one in mirror.mirrored if one.sequence not in gone]
+    pairs = [call.pair for call in mirror.mirrored if call.sequence not in gone]
     evidence: JsonObject = {
         "calls": len(pairs),
         "seen": mirror.sample.seen,
