@@ -42,10 +42,10 @@ def list_sent(
 ) -> None:
     """List what was sent to whom, newest first."""
     every = asyncio.run(alerts_shown(settings_of(locate(directory)))).receivers
-    chosen = [one for one in every if receiver in (None, one.name)]
+    chosen = [known for known in every if receiver in (None, known.name)]
     if receiver is not None and not chosen:
         raise typer.BadParameter(f"there is no receiver {receiver!r}; there are: {_names(every)}")
-    rows = sorted(((sent.at, one.name, sent) for one in chosen for sent in one.sent), key=lambda row: row[0])
+    rows = sorted(((sent.at, known.name, sent) for known in chosen for sent in known.sent), key=lambda row: row[0])
     columns = ("at", "receiver", "notification", "alerts", "attempts", "given up")
     lines = [(at, name, sent.title, sent.alerts, sent.attempts, sent.error) for at, name, sent in reversed(rows)]
     print_answer({"receivers": chosen}, as_json, lambda: print_table(columns, lines, "nothing was sent yet"))
@@ -97,8 +97,8 @@ async def _publish(settings: SharedSettings, key: str, severity: str, role: str 
 def _draw(shown: AlertsOut) -> None:
     columns = ("severity", "at", "alert", "role", "source", "sent to")
     alerts = [
-        (one.severity, one.at, one.summary, one.role, one.source, ", ".join(one.sent_to) or "nowhere")
-        for one in shown.alerts
+        (alert.severity, alert.at, alert.summary, alert.role, alert.source, ", ".join(alert.sent_to) or "nowhere")
+        for alert in shown.alerts
     ]
     print_table(columns, alerts, "no alert holds")
     if not shown.receivers:
@@ -106,11 +106,19 @@ def _draw(shown: AlertsOut) -> None:
         return
     console.print()
     rows = [
-        (one.name, one.kind, one.severity, ", ".join(one.roles) or "all", one.state, one.reason, len(one.sent))
-        for one in shown.receivers
+        (
+            receiver.name,
+            receiver.kind,
+            receiver.severity,
+            ", ".join(receiver.roles) or "all",
+            receiver.state,
+            receiver.reason,
+            len(receiver.sent),
+        )
+        for receiver in shown.receivers
     ]
     print_section(("receiver", "kind", "from", "roles", "state", "reason", "sent"), rows)
 
 
 def _names(receivers: Sequence[ReceiverOut]) -> str:
-    return ", ".join(one.name for one in receivers) or "none"
+    return ", ".join(receiver.name for receiver in receivers) or "none"

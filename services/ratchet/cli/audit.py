@@ -110,9 +110,9 @@ def verify(
     directory: Directory = HERE,
 ) -> None:
     """Check the chain of every program against its signed heads; exit code 1: it was changed, or is not whole."""
-    for one in key or ():
-        if len(one) != 64 or not all(digit in "0123456789abcdef" for digit in one):
-            raise BadRequest(f"{one[:80]!r} is no public key: 64 hexadecimal digits")
+    for digits in key or ():
+        if len(digits) != 64 or not all(digit in "0123456789abcdef" for digit in digits):
+            raise BadRequest(f"{digits[:80]!r} is no public key: 64 hexadecimal digits")
     endpoints = locate(directory)
     result = asyncio.run(_verified(endpoints, {*(key or ()), *public_keys(endpoints.directory / "data")}))
     print_answer(result, as_json, lambda: _show(result.chains))
@@ -130,8 +130,8 @@ async def _entries(endpoints: Endpoints, begin: datetime | None) -> AsyncGenerat
         for entry in await asyncio.to_thread(store.entries, uri) if is_needed else ():
             yield entry, True
     async with connected(settings_of(endpoints)) as bus, aclosing(audit_entries(bus, begin or 1)) as streamed:
-        async for one in streamed:
-            yield one.entry, False
+        async for stored in streamed:
+            yield stored.entry, False
 
 
 async def _verified(endpoints: Endpoints, keys: Collection[str]) -> VerifyOut:

@@ -103,16 +103,16 @@ def _tool_name(name: str, option: str) -> str:
 def _sampling(options: Sequence[str], option: str) -> SamplingValues | None:
     """`NAME=VALUE` options. Raises `typer.BadParameter` for a name or a value that is none."""
     given: dict[str, object] = {}
-    for one in options:
-        name, _, value = one.partition("=")
+    for setting in options:
+        name, _, value = setting.partition("=")
         if name not in SamplingValues.__struct_fields__ or not value:
             names = ", ".join(SamplingValues.__struct_fields__)
-            raise typer.BadParameter(f"{option} takes NAME=VALUE, not {one!r}: there are {names}")
+            raise typer.BadParameter(f"{option} takes NAME=VALUE, not {setting!r}: there are {names}")
         given[name] = value if name == "reasoning_effort" else _number(value)
         try:
             msgspec.convert({name: given[name]}, SamplingValues)
         except msgspec.ValidationError as error:
-            raise typer.BadParameter(f"{option} {one}: {str(error).partition(' - at ')[0]}") from error
+            raise typer.BadParameter(f"{option} {setting}: {str(error).partition(' - at ')[0]}") from error
     return msgspec.convert(given, SamplingValues) if given else None
 
 

@@ -118,7 +118,10 @@ def _print(certificates: Certificates, as_json: bool) -> None:
                 file=str(certificates.file(name)),
             )
         )
-    rows = [(one.server, one.state, one.not_after, " ".join(one.hosts), one.file) for one in shown]
+    rows = [
+        (certificate.server, certificate.state, certificate.not_after, " ".join(certificate.hosts), certificate.file)
+        for certificate in shown
+    ]
     columns = ("server", "state", "good until", "hosts", "file")
     document = CertificatesOut(authorities=str(certificates.trusted), certificates=shown)
     print_answer(document, as_json, lambda: print_table(columns, rows, "no certificates yet"))

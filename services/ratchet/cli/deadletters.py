@@ -66,9 +66,9 @@ def list_letters(
     letters = asyncio.run(newest(settings_of(locate(directory)), last))
     columns = ("number", "at", "stream", "sequence", "consumer", "subject", "reason", "detail")
     rows = [
-        (one.number, x.at, x.stream, x.sequence, x.consumer, x.original_subject, x.reason, x.detail)
-        for one in letters
-        for x in (one.letter,)
+        (dead.number, x.at, x.stream, x.sequence, x.consumer, x.original_subject, x.reason, x.detail)
+        for dead in letters
+        for x in (dead.letter,)
     ]
     print_answer({"deadletters": letters}, as_json, lambda: print_table(columns, rows, "no dead letters"))
 

@@ -149,7 +149,8 @@ def show(erasure: ErasureOut) -> None:
     for uri in erasure.damaged:
         console.print(f"incomplete: {uri} is damaged. Remove it, or put it back from a backup", markup=False)
     rows = [
-        (one.name or one.digest[:12], one.kind, one.role, f"{one.share:.2%}", one.removed) for one in erasure.tainted
+        (policy.name or policy.digest[:12], policy.kind, policy.role, f"{policy.share:.2%}", policy.removed)
+        for policy in erasure.tainted
     ]
     print_table(("learned from it", "kind", "role", "share of its data", "removed"), rows, "no policy learned from it")
     for role, job in erasure.trainings.items():

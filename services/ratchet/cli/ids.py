@@ -95,10 +95,10 @@ def short_ids(ids: Iterable[str]) -> dict[str, str]:
     ordered = sorted({*ids})
     shared = [0, *(_shared(one, other) for one, other in pairwise(ordered)), 0]
     short: dict[str, str] = {}
-    for place, one in enumerate(ordered):
-        is_timed = len(one) == 36 and one[14] == "7"
+    for place, whole in enumerate(ordered):
+        is_timed = len(whole) == 36 and whole[14] == "7"
         length = max(TIMED if is_timed else SHORT, shared[place] + 1, shared[place + 1] + 1)
-        short[one] = one[:length]
+        short[whole] = whole[:length]
     return short
 
 

@@ -141,20 +141,21 @@ def show_recomputed(report: Recomputed, function: str, directory: Path) -> None:
         console.print(report.note, markup=False)
     rows = [
         (
-            one.role,
-            one.trajectories,
-            f"{one.before:.3f}",
-            f"{one.after:.3f}",
-            f"{one.after - one.before:+.3f} ({one.low:+.3f} to {one.high:+.3f})",
-            one.changed,
-            None if one.rank_correlation is None else f"{one.rank_correlation:.3f}",
+            comparison.role,
+            comparison.trajectories,
+            f"{comparison.before:.3f}",
+            f"{comparison.after:.3f}",
+            f"{comparison.after - comparison.before:+.3f} ({comparison.low:+.3f} to {comparison.high:+.3f})",
+            comparison.changed,
+            None if comparison.rank_correlation is None else f"{comparison.rank_correlation:.3f}",
         )
-        for one in report.comparisons
+        for comparison in report.comparisons
     ]
     columns = ("role", "trajectories", "before", "after", "difference (95 %)", "changed", "rank correlation")
     print_table(columns, rows, "no rewarded trajectory was stored in this time")
     changes = [
-        (one.role, one.trajectory_id, f"{one.before:.3f}", f"{one.after:.3f}", causes(one)) for one in report.changes
+        (change.role, change.trajectory_id, f"{change.before:.3f}", f"{change.after:.3f}", causes(change))
+        for change in report.changes
     ]
     print_section(("role", "largest changes", "before", "after", "because"), changes)
     if report.trajectories:
@@ -165,7 +166,7 @@ def show_recomputed(report: Recomputed, function: str, directory: Path) -> None:
 def show_standing(reports: Sequence[JudgeReport]) -> None:
     """Judges, and what those lack that could count."""
     show_judges(reports)
-    if any(one.calibrated and not one.counts for one in reports):
+    if any(report.calibrated and not report.counts for report in reports):
         console.print(
             "people agree with a judge that has no weight yet: raise function_version of [reward_computer], then"
             " `ratchet rewards recompute` and `ratchet rewards accept`",
@@ -177,15 +178,15 @@ def show_judges(reports: Sequence[JudgeReport]) -> None:
     """A table of judges."""
     rows = [
         (
-            one.role,
-            one.model,
-            one.judged,
-            one.labels,
-            None if one.kappa is None else f"{one.kappa:.2f} ({one.low:.2f} to {one.high:.2f})",
-            "yes" if one.counts else "not yet" if one.calibrated else "uncalibrated",
-            _budget(one),
+            report.role,
+            report.model,
+            report.judged,
+            report.labels,
+            None if report.kappa is None else f"{report.kappa:.2f} ({report.low:.2f} to {report.high:.2f})",
+            "yes" if report.counts else "not yet" if report.calibrated else "uncalibrated",
+            _budget(report),
         )
-        for one in reports
+        for report in reports
     ]
     columns = ("role", "judge", "judged", "labels of people", "kappa (95 %)", "counts", "today")
     print_table(columns, rows, "the settings here name no judge")

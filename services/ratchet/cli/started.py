@@ -59,7 +59,7 @@ def started_document(directory: Path, record: StackRecord) -> dict[str, object]:
     """The document of `up --json` once everything is ready."""
     services = {name: {"state": member.state, "url": member.url} for name, member in record.services.items()}
     upstreams = [
-        {"name": one.name, "url": one.address, "key_variable": one.key_variable}
-        for one in upstreams_of_stack(record, {**os.environ, **record.env})
+        {"name": upstream.name, "url": upstream.address, "key_variable": upstream.key_variable}
+        for upstream in upstreams_of_stack(record, {**os.environ, **record.env})
     ]
     return {"directory": str(directory), "pid": record.pid, "services": services, "upstreams": upstreams}

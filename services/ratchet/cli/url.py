@@ -69,7 +69,9 @@ def addresses(endpoints: Endpoints) -> dict[str, str]:
         if (member := services.get(spec.name)) is not None and member.health_port is not None:
             known[f"{spec.short}_health"] = f"http://127.0.0.1:{member.health_port}"
     further = {name: member for name, member in services.items() if name.startswith(f"{GATEWAY}-")}
-    return known | {health_port_name(name): f"http://127.0.0.1:{one.health_port}" for name, one in further.items()}
+    return known | {
+        health_port_name(name): f"http://127.0.0.1:{member.health_port}" for name, member in further.items()
+    }
 
 
 @app.command("open")
