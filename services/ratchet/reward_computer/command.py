@@ -87,8 +87,8 @@ async def judges(work: Recomputation, settings: Settings, since: datetime, role:
     entries = [entry_of(settings.judges, role)] if role is not None else list(named)
     chosen = {name: named[name] for name in entries if name is not None}
     keys: list[Key] = []
-    for one in [role] if role is not None else await work.proposals.roles():
-        keys += await work.proposals.judged(one, since)
+    for name in [role] if role is not None else await work.proposals.roles():
+        keys += await work.proposals.judged(name, since)
 
     testimony = await work.judging.testimony(
         lambda of: named.get(entry_of(settings.judges, of) or ""), keys, False, work.on_progress

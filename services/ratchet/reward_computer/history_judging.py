@@ -141,14 +141,14 @@ class HistoryJudging:
 
     async def _ask(self, testimony: Testimony, some: Sequence[_Open]) -> None:
         """Ask about some trajectories, and publish what the judges say."""
-        texts = await self.judging.texts([one.key for one in some])
-        answers = await asyncio.gather(*(self._answer(testimony, one, texts.get(one.key)) for one in some))
+        texts = await self.judging.texts([asked.key for asked in some])
+        answers = await asyncio.gather(*(self._answer(testimony, asked, texts.get(asked.key)) for asked in some))
         judgements = [answer for answer in answers if answer is not None]
         await self.bus.publish_all(judgements)
-        for one, answer in zip(some, answers, strict=True):
+        for asked, answer in zip(some, answers, strict=True):
             if answer is not None and isinstance(answer.value, float):
-                testimony.further.setdefault(one.key, []).append(answer)
-                testimony.add(one.judge, answer.value, one.people)
+                testimony.further.setdefault(asked.key, []).append(answer)
+                testimony.add(asked.judge, answer.value, asked.people)
 
     async def _answer(self, testimony: Testimony, one: _Open, tried: Try | None) -> Feedback | None:
         judge = self.judging.judges.get(one.judge)

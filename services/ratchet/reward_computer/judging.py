@@ -96,7 +96,7 @@ class Judging:
             return [Done() for _ in batch]
         texts = await self.texts(list(digests))
         known = await self.facts.feedback(digests)
-        judged = {key: {one.feedback_id for one in opinions} for key, opinions in known.items()}
+        judged = {key: {opinion.feedback_id for opinion in opinions} for key, opinions in known.items()}
 
         async def outcome(received: Received[Reward]) -> Outcome:
             key = (received.message.role, received.message.trajectory_id)
@@ -214,10 +214,12 @@ class Judging:
         earlier = await self.tries.earlier(tried, self.now() - PEERS, judge.profile.tries)
         readable, _ = await self.tries.with_texts(tried.role, earlier)
         ranked = [await in_both_orders(judge, tried, peer) for peer in readable]
-        if any(one.better == SPENT for one in ranked):
+        if any(ranking.better == SPENT for ranking in ranked):
             raise BudgetSpent
         worth = {tried.trajectory_id: 1.0, UNDECIDED: 0.5, DISAGREED: 0.5}
-        decided = [(worth.get(one.better, 0.0), one.comparison) for one in ranked if one.better != REFUSED]
+        decided = [
+            (worth.get(ranking.better, 0.0), ranking.comparison) for ranking in ranked if ranking.better != REFUSED
+        ]
         answers = [comparison for _, comparison in decided if comparison is not None]
         if not answers:
             return None

@@ -134,7 +134,7 @@ class Recomputation:
         roles = await self.proposals.roles()
         if role is not None and role not in roles:
             raise NotFound(f"no such role: {role}; roles with trajectories: {', '.join(roles) or 'none yet'}")
-        return [key for one in ([role] if role else roles) for key in await self.proposals.stored(one, since)]
+        return [key for name in ([role] if role else roles) for key in await self.proposals.stored(name, since)]
 
     async def _known(self, keys: Sequence[Key]) -> _Known:
         return _Known(
@@ -164,7 +164,7 @@ class Recomputation:
     ) -> Reward:
         """The reward of a trajectory, as one more of those that are recomputed."""
         role, rewards = key[0], known.rewards[key]
-        feedback = [*{one.feedback_id: one for one in (*further, *known.feedback.get(key, ()))}.values()]
+        feedback = [*{opinion.feedback_id: opinion for opinion in (*further, *known.feedback.get(key, ()))}.values()]
         past = self._windows.get(role, NO_PAST)
         scored = scored_in(rewards, spec.function)
         when = Circumstances(self.bus.now(), revision_of(feedback), past, previous, scored=scored)
@@ -180,8 +180,8 @@ class Recomputation:
         for proposed in page:
             key = (proposed.role, proposed.trajectory_id)
             self._windows[key[0]] = grown(self._windows.get(key[0], NO_PAST), proposed)
-            own = [one for one in known.rewards.get(key, ()) if one.reward_function == spec.function]
-            if any(one.revision >= proposed.revision for one in own):
+            own = [reward for reward in known.rewards.get(key, ()) if reward.reward_function == spec.function]
+            if any(reward.revision >= proposed.revision for reward in own):
                 counts["present"] += 1
             elif revision_of(known.feedback.get(key, ())) > proposed.revision and known.trajectories.get(key):
                 counts["revised"] += 1
@@ -197,11 +197,11 @@ class Recomputation:
         left = 0
         for start in range(0, len(keys), PAGE):
             rewards = (await self.facts.rewards(keys[start : start + PAGE])).values()
-            left += sum(all(one.reward_function != spec.function for one in own) for own in rewards)
+            left += sum(all(reward.reward_function != spec.function for reward in own) for own in rewards)
         return left
 
 
 def _baseline(rewards: Sequence[Reward]) -> Stats:
     """What efficiency compares with: as the newest reward recorded it that needed it."""
-    by_age = sorted(rewards, key=lambda one: (one.timestamp, one.revision), reverse=True)
-    return next((history for one in by_age if (history := recorded_history(one)) is not None), NOTHING_YET)
+    by_age = sorted(rewards, key=lambda reward: (reward.timestamp, reward.revision), reverse=True)
+    return next((history for reward in by_age if (history := recorded_history(reward)) is not None), NOTHING_YET)

@@ -68,7 +68,7 @@ class Scoring:
         if not digests:
             return [Done() for _ in batch]
         texts, opinions = await self.texts(list(digests)), await self.facts.feedback(digests)
-        known = {one.feedback_id for of in opinions.values() for one in of}
+        known = {opinion.feedback_id for of in opinions.values() for opinion in of}
 
         async def outcome(received: Received[Reward]) -> Outcome:
             key = (received.message.role, received.message.trajectory_id)

@@ -310,7 +310,10 @@ def _part(
 
 def _method(weighted: Sequence[Assessment]) -> str:
     """How a reward was evaluated, by the components that have weight."""
-    kinds = {"human" if one.source == "human" else "model-based" if one.digests else "automated" for one in weighted}
+    kinds = {
+        "human" if assessment.source == "human" else "model-based" if assessment.digests else "automated"
+        for assessment in weighted
+    }
     return "hybrid" if len(kinds) > 1 else next(iter(kinds), "automated")
 
 
