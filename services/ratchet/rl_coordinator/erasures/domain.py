@@ -40,13 +40,13 @@ def is_theirs(row: Row, role: str, ids: Ids) -> bool:
     """Whether a row of a snapshot of a role goes."""
     if isinstance(row, PairRow):
         named = (row.preference_id, row.chosen_trajectory_id, row.rejected_trajectory_id)
-        return any((role, one) in ids for one in named if one)
+        return any((role, ref) in ids for ref in named if ref)
     return (role, row.workflow_id if isinstance(row, ExecutionRow) else row.trajectory_id) in ids
 
 
 def theirs_in(manifest: SnapshotManifest, ids: Ids) -> int:
     """How many trajectories of a snapshot are erased."""
-    return sum((manifest.role, one) in ids for one in manifest.trajectories)
+    return sum((manifest.role, trajectory_id) in ids for trajectory_id in manifest.trajectories)
 
 
 def without(
@@ -57,8 +57,13 @@ def without(
     raters = Counter(row["rater"] for row in kept if row.get("rater"))
     return replace(
         manifest,
-        trajectories=[one for one in manifest.trajectories if (manifest.role, one) not in ids],
-        preferences=[one for one in manifest.preferences or () if (manifest.role, one) not in ids] or None,
+        trajectories=[
+            trajectory_id for trajectory_id in manifest.trajectories if (manifest.role, trajectory_id) not in ids
+        ],
+        preferences=[
+            preference_id for preference_id in manifest.preferences or () if (manifest.role, preference_id) not in ids
+        ]
+        or None,
         rows=len(kept),
         parquet=file,
         raters=raters or None,
@@ -77,7 +82,7 @@ def tainted(
 
     By digest: `manifests`, `made_from`, those of policies that it continues, and `names` of those that are registered.
     """
-    shares = {one.before: one.erased / one.trajectories for one in snapshots}
+    shares = {snapshot.before: snapshot.erased / snapshot.trajectories for snapshot in snapshots}
     marked: dict[str, float] = {
         digest: shares[manifest.dataset_digest]
         for digest, manifest in manifests.items()

@@ -86,11 +86,13 @@ class Finisher:
     async def _finish_one(self, erasure: Erasure, ids: set[tuple[str, str]], bodies: int) -> None:
         snapshots = merged(erasure.snapshots, await asyncio.to_thread(self.objects.rewrite_snapshots, ids))
         await self.jobs.anew.begin(
-            {one.before: self.snapshot_ref(one.after) if one.after else None for one in snapshots}
+            {snapshot.before: self.snapshot_ref(snapshot.after) if snapshot.after else None for snapshot in snapshots}
         )
         manifests = await asyncio.to_thread(self.objects.policy_manifests)
         names = {policy.digest: policy.name for policy in await self._registered()}
-        marked = tainted(manifests, {digest: made_from(one) for digest, one in manifests.items()}, snapshots, names)
+        marked = tainted(
+            manifests, {digest: made_from(manifest) for digest, manifest in manifests.items()}, snapshots, names
+        )
 
         def finished(now: Erasure | None) -> Erasure:
             removed = Counter((now or erasure).removed) + Counter(bodies=bodies, snapshots=len(snapshots))
@@ -110,22 +112,24 @@ class Finisher:
     async def _train_anew(self, erasure: Erasure) -> None:
         """Ask for a training in the place of each stable policy that is tainted; remove its files once another one
         serves that is not."""
-        marked = {one.digest: one for one in erasure.tainted if not one.removed}
+        marked = {policy.digest: policy for policy in erasure.tainted if not policy.removed}
         trainings, gone = dict(erasure.trainings), set[str]()
-        for role in sorted({one.role for one in marked.values()}):
+        for role in sorted({policy.role for policy in marked.values()}):
             policies = await self.policies.policies_of(role)
             route, stable = policies.route, policies.stable
             if stable is not None and stable.digest in marked and role not in trainings:
                 job = await self._asked_for(erasure, stable, marked)
                 if job is not None:
                     trainings[role] = job
-            served = {one.digest for one in in_use(route)}
+            served = {policy.digest for policy in in_use(route)}
             if role in trainings and stable is not None and stable.digest not in marked:
-                gone |= {one.digest for one in marked.values() if one.role == role and one.digest not in served}
+                gone |= {
+                    policy.digest for policy in marked.values() if policy.role == role and policy.digest not in served
+                }
         if gone:
             await asyncio.to_thread(self.objects.remove_policies, gone)
         if gone or trainings != erasure.trainings:
-            after = [replace(one, removed=True) if one.digest in gone else one for one in erasure.tainted]
+            after = [replace(policy, removed=True) if policy.digest in gone else policy for policy in erasure.tainted]
             await Bucket(self.bus, ERASURES, Erasure).change(
                 erasure.erasure_id, lambda now: replace(now or erasure, trainings=trainings, tainted=after)
             )
@@ -158,8 +162,8 @@ def in_use(route: Route | None) -> list[ServedPolicy]:
 
 def merged(before: Sequence[RewrittenSnapshot], now: Sequence[RewrittenSnapshot]) -> list[RewrittenSnapshot]:
     """What was rewritten; a step that is repeated finds no rows any more, and must not forget where the others are."""
-    after = {one.before: one.after for one in before if one.after}
-    return [replace(one, after=one.after or after.get(one.before)) for one in now]
+    after = {snapshot.before: snapshot.after for snapshot in before if snapshot.after}
+    return [replace(snapshot, after=snapshot.after or after.get(snapshot.before)) for snapshot in now]
 
 
 def made_from(manifest: PolicyManifest) -> set[str]:

@@ -87,7 +87,7 @@ class Planner:
         shape = await self._shape(role, asked, policies, consumed)
         impossible: dict[str, str] = {}
         if is_request:  # to be made whole without asking back
-            impossible |= {name: NEEDS_TASKS for name, one in ALGORITHMS.items() if one.writes_bundle}
+            impossible |= {name: NEEDS_TASKS for name, algorithm in ALGORITHMS.items() if algorithm.writes_bundle}
         while True:
             proposal = plan(shape, self.abilities.algorithms, impossible)
             if proposal.chosen is None or ALGORITHMS[proposal.chosen.algorithm].writes_bundle:

@@ -51,10 +51,10 @@ def require_disjoint(train: Mapping[str, str], validation: Mapping[str, str], he
     """Raise `Rejected` for sets, ids by digest, that share a task with each other or with the gate's."""
     gate = frozenset(held_out)
     shared = {
-        "prompts.train_tasks and prompts.validation_tasks": [train[one] for one in train if one in validation],
-        "prompts.train_tasks and the gate's held-out tasks": [train[one] for one in train if one in gate],
+        "prompts.train_tasks and prompts.validation_tasks": [train[digest] for digest in train if digest in validation],
+        "prompts.train_tasks and the gate's held-out tasks": [train[digest] for digest in train if digest in gate],
         "prompts.validation_tasks and the gate's held-out tasks": [
-            validation[one] for one in validation if one in gate
+            validation[digest] for digest in validation if digest in gate
         ],
     }
     problems = [
