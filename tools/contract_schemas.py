@@ -154,7 +154,7 @@ class _Document:
     def _plain(self, info: types.Type) -> Json:
         match info:
             case types.EnumType():
-                return {"type": "string", "enum": [one.value for one in info.cls]}
+                return {"type": "string", "enum": [member.value for member in info.cls]}
             case types.ListType() | types.VarTupleType():
                 items = self._of(info.item_type)
                 return {"type": "array", **({"items": items} if items else {}), **_bounds(info, "Items")}
@@ -250,9 +250,9 @@ def written(part: Json, indent: int = 0, before: int = 0) -> str:
         return short
     inner = " " * (indent + 2)
     if isinstance(part, list):
-        lines = [f"{inner}{written(one, indent + 2)}" for one in part]
+        lines = [f"{inner}{written(element, indent + 2)}" for element in part]
         return "[\n" + ",\n".join(lines) + f"\n{' ' * indent}]"
-    lines = [f"{inner}{json.dumps(key)}: {written(one, indent + 2, len(key) + 5)}" for key, one in part.items()]
+    lines = [f"{inner}{json.dumps(key)}: {written(member, indent + 2, len(key) + 5)}" for key, member in part.items()]
     return "{\n" + ",\n".join(lines) + f"\n{' ' * indent}}}"
 
 

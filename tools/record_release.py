@@ -76,9 +76,13 @@ def _operations(document: Any, service: str) -> Iterator[tuple[str, Any]]:
         for verb in (verb for verb in VERBS if verb in members):
             operation = members[verb]
             sent = [_resolved(parameter, document) for parameter in operation.get("parameters", ())]
-            asked = {f"{one['in']} {one['name']}": one for one in sent if one["in"] != "path"}
-            needed = [name for name, one in asked.items() if one.get("required")]
-            taken = {name: _alternatives(_closed(_local(one["schema"], service))) for name, one in asked.items()}
+            asked = {
+                f"{parameter['in']} {parameter['name']}": parameter for parameter in sent if parameter["in"] != "path"
+            }
+            needed = [name for name, parameter in asked.items() if parameter.get("required")]
+            taken = {
+                name: _alternatives(_closed(_local(parameter["schema"], service))) for name, parameter in asked.items()
+            }
             body = _content(_resolved(operation.get("requestBody", {}), document), service)
             answers = {
                 f"answer {status}": _content(_resolved(answer, document), service)
@@ -163,7 +167,11 @@ def _lines(members: Any, depth: int) -> str:
         return json.dumps(members, ensure_ascii=False)
     if isinstance(members, list):
         return "[\n" + ",\n".join(_lines(element, depth - 1) for element in members) + "\n]"
-    return "{\n" + ",\n".join(f"{json.dumps(name)}: {_lines(one, depth - 1)}" for name, one in members.items()) + "\n}"
+    return (
+        "{\n"
+        + ",\n".join(f"{json.dumps(name)}: {_lines(member, depth - 1)}" for name, member in members.items())
+        + "\n}"
+    )
 
 
 def record() -> dict[str, str]:

@@ -67,7 +67,7 @@ def report(shape: Shape) -> list[tuple[str, str]]:
         ("files", f"{len(shape.files):,}"),
         ("lines / lines of code", f"{shape.lines:,} / {sum(shape.files):,}"),
         ("file p50 / p95 / longest", _spread(shape.files)),
-        (f"files below {SMALL} lines", f"{_share(sum(one < SMALL for one in shape.files), len(shape.files))}"),
+        (f"files below {SMALL} lines", f"{_share(sum(length < SMALL for length in shape.files), len(shape.files))}"),
         ("function p50 / p95 / longest", _spread(shape.functions)),
         ("import lines", _share(shape.imports, shape.lines)),
         ("one-use helpers", f"{_share(shape.one_use, len(shape.functions))} ({shape.one_use:,})"),

@@ -87,7 +87,7 @@ def main(arguments: list[str]) -> int:
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()  # noqa: S603 - git
     names = [name for name in listed if name.endswith((".py", ".md"))]
     wrong = [finding for name in names for finding in findings(ROOT / name, banned)]
-    sys.stderr.writelines(f"{one.removeprefix(f'{ROOT}/')}\n" for one in wrong)
+    sys.stderr.writelines(f"{finding.removeprefix(f'{ROOT}/')}\n" for finding in wrong)
     return 1 if wrong else 0
 
 

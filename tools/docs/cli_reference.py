@@ -96,9 +96,9 @@ def leaves(command: Command, words: tuple[str, ...] = ("ratchet",)) -> Iterator[
     below: dict[str, Command] = getattr(command, "commands", {})
     if not below or command.invoke_without_command:
         yield words, command
-    for name, one in below.items():
-        if not one.hidden:
-            yield from leaves(imported(one), (*words, name))
+    for name, child in below.items():
+        if not child.hidden:
+            yield from leaves(imported(child), (*words, name))
 
 
 def examples_of(words: tuple[str, ...]) -> str:

@@ -37,7 +37,7 @@ def client_page() -> str:
         _class("ratchet.Client", Client, only=("flush", "close"), begin=True),
         _class("ratchet.AsyncClient", AsyncClient, only=("start", "flush", "close"), begin=True),
         "## Both clients",
-        *(_method(one) for one in (Recording.trajectory, Recording.feedback, Recording.preference)),
+        *(_method(method) for method in (Recording.trajectory, Recording.feedback, Recording.preference)),
         f"### train\n\n{_signature('train', own.replace(parameters=[*kept, *passed]))}\n\n{train}",
         _class("TrajectoryRecorder", TrajectoryRecorder, note="The object that `trajectory()` returns."),
         _fields("Stats", Stats, note="The values of `client.stats`."),
@@ -48,7 +48,7 @@ def client_page() -> str:
 
 
 def _class(title: str, kind: type, only: tuple[str, ...] = (), *, begin: bool = False, note: str = "") -> str:
-    public = [name for name, one in vars(kind).items() if not name.startswith("_") and inspect.isfunction(one)]
+    public = [name for name, member in vars(kind).items() if not name.startswith("_") and inspect.isfunction(member)]
     parts = [f"## {title}", note or _doc(kind)]
     if begin:
         parts.append(_signature(kind.__name__, inspect.signature(kind.__init__)))
@@ -67,13 +67,15 @@ def _method(function: Callable[..., Any]) -> str:
 def _signature(name: str, signature: inspect.Signature) -> str:
     """A signature as the source has it; one that does not fit in a line has a line for each parameter."""
     parameters: list[str] = []
-    for one in (parameter for parameter in signature.parameters.values() if parameter.name != "self"):
-        if one.kind is inspect.Parameter.KEYWORD_ONLY and "*" not in parameters:
+    for parameter in (parameter for parameter in signature.parameters.values() if parameter.name != "self"):
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and "*" not in parameters:
             parameters.append("*")
-        mark = "**" if one.kind is inspect.Parameter.VAR_KEYWORD else ""
-        value: Any = one.default
+        mark = "**" if parameter.kind is inspect.Parameter.VAR_KEYWORD else ""
+        value: Any = parameter.default
         default = f" = {value.__name__ if callable(value) else repr(value)}"
-        parameters.append(f"{mark}{one.name}: {one.annotation}{'' if value is inspect.Parameter.empty else default}")
+        parameters.append(
+            f"{mark}{parameter.name}: {parameter.annotation}{'' if value is inspect.Parameter.empty else default}"
+        )
     back = signature.return_annotation
     end = f") -> {back}" if back not in (None, "None", inspect.Signature.empty) else ")"
     line = f"{name}({', '.join(parameters)}{end}"
@@ -92,7 +94,7 @@ def _fields(title: str, kind: type, *, note: str = "", environment: str = "") ->
     assert isinstance(source, ast.ClassDef)  # noqa: S101 - it is the source of a class
     texts = member_words(kind)
     lines = ["| member | type | default | |", "| --- | --- | --- | --- |"]
-    for member in (one for one in source.body if isinstance(one, ast.AnnAssign)):
+    for member in (node for node in source.body if isinstance(node, ast.AnnAssign)):
         name = ast.unparse(member.target)
         default = ast.unparse(member.value) if member.value is not None else ""
         made = default.startswith("Field")

@@ -103,7 +103,7 @@ def kind(name: str, schema: Document) -> str:
         return f"[{title}](#{service}-{title.lower()})"
     for several in ("anyOf", "oneOf", "allOf"):
         if several in schema:
-            return " or ".join(dict.fromkeys(kind(name, one) for one in schema[several]))
+            return " or ".join(dict.fromkeys(kind(name, part) for part in schema[several]))
     if "enum" in schema:
         return ", ".join(f"`{value}`" for value in schema["enum"])
     if "const" in schema:

@@ -76,7 +76,7 @@ def reference() -> str:
 
 def _section(title: str, words: str, kind: type[EnvironmentSettings]) -> str:
     texts = member_words(kind)
-    rows = "".join(_row(one, texts.get(one.name, "")) for one in settings_in(kind).values())
+    rows = "".join(_row(setting, texts.get(setting.name, "")) for setting in settings_in(kind).values())
     return f"## {title}\n\n{words}\n\n| setting | variable | default | meaning |\n|---|---|---|---|\n{rows}"
 
 

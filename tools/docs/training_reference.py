@@ -77,8 +77,8 @@ WORDS = {
 
 def _named(algorithms: list[str]) -> str:
     """Which they are, shortly where they are all, or all that train weights."""
-    others = [one.name for one in BUILT_IN if one.name not in algorithms]
-    searches = [one.name for one in BUILT_IN if one.writes_bundle]
+    others = [algorithm.name for algorithm in BUILT_IN if algorithm.name not in algorithms]
+    searches = [algorithm.name for algorithm in BUILT_IN if algorithm.writes_bundle]
     return f"all but {', '.join(others)}" if others == searches else ", ".join(algorithms) if others else "all"
 
 
@@ -90,8 +90,10 @@ def training_page() -> str:
     annotated = [
         node for node in ast.walk(ast.parse(inspect.getsource(Hyperparameters))) if isinstance(node, ast.AnnAssign)
     ]
-    types = {ast.unparse(one.target): ast.unparse(one.annotation).removesuffix(" | None") for one in annotated}
-    algorithms = {name: [one.name for one in BUILT_IN if name in one.all_hyperparameters] for name in members}
+    types = {ast.unparse(member.target): ast.unparse(member.annotation).removesuffix(" | None") for member in annotated}
+    algorithms = {
+        name: [algorithm.name for algorithm in BUILT_IN if name in algorithm.all_hyperparameters] for name in members
+    }
     rows = [
         (
             f"`{name}`",
@@ -110,7 +112,7 @@ def training_page() -> str:
         )
         for name, row in DEFAULTS.items()
     ]
-    formats = [(f"`{one.name}`", f"`{one.learns_from}`") for one in BUILT_IN]
+    formats = [(f"`{algorithm.name}`", f"`{algorithm.learns_from}`") for algorithm in BUILT_IN]
     return (
         "\n\n".join(
             [

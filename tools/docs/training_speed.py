@@ -95,7 +95,7 @@ class Result(msgspec.Struct, frozen=True):
 
     def own(self, algorithm: str) -> Compared:
         """Ratchet's way."""
-        return next(one for one in self.ways if one.way == RATCHET and one.algorithm == algorithm)
+        return next(compared for compared in self.ways if compared.way == RATCHET and compared.algorithm == algorithm)
 
     def ratios(self, other: Compared) -> list[float]:
         """How many times as fast Ratchet is, round by round, from the least on."""
@@ -105,7 +105,7 @@ class Result(msgspec.Struct, frozen=True):
     def floors(self) -> Iterator[Floor]:
         """Of Ratchet beside each other way."""
         least = FLOOR_SHARED if self.shared else FLOOR_APART
-        for other in (one for one in self.ways if one.way != RATCHET):
+        for other in (compared for compared in self.ways if compared.way != RATCHET):
             speed = statistics.median(self.ratios(other))
             yield Floor(f"speed beside {other.way}", speed, least, speed >= least)
             own = self.own(other.algorithm)
@@ -140,11 +140,13 @@ def table(result: Result) -> Iterator[str]:
     yield ""
     yield "| algorithm | way | trained tokens/s | Ratchet is faster by (all rounds) | peak MiB |"
     yield "|---|---|---|---|---|"
-    for one in result.ways:
-        ratios = result.ratios(one)
-        spread = "" if one.way == RATCHET else f"{statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})"
-        speed, peak = result.trained / statistics.median(one.seconds), statistics.median(one.peak_mib)
-        yield f"| {one.algorithm} | {one.way} | {speed:.0f} | {spread} | {peak:.0f} |"
+    for compared in result.ways:
+        ratios = result.ratios(compared)
+        spread = (
+            "" if compared.way == RATCHET else f"{statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})"
+        )
+        speed, peak = result.trained / statistics.median(compared.seconds), statistics.median(compared.peak_mib)
+        yield f"| {compared.algorithm} | {compared.way} | {speed:.0f} | {spread} | {peak:.0f} |"
 
 
 def page(report: Report) -> str:
@@ -157,7 +159,7 @@ def page(report: Report) -> str:
     for result in report.results:
         if result.kind == COMPARED:
             parts += [*table(result), ""]
-    grown = {kind: [one for one in report.results if one.kind == kind] for kind in GROWTH}
+    grown = {kind: [result for result in report.results if result.kind == kind] for kind in GROWTH}
     if any(grown.values()):
         parts += [
             "## Growth\n",
@@ -175,13 +177,14 @@ def page(report: Report) -> str:
 
 def growth_table(kind: str, results: Sequence[Result]) -> Iterator[str]:
     """Trained tokens a second and MiB of every way."""
-    ways = [(one.algorithm, one.way) for one in results[0].ways]
+    ways = [(compared.algorithm, compared.way) for compared in results[0].ways]
     yield f"| {GROWTH[kind]} | " + " | ".join(f"{algorithm}: {way}" for algorithm, way in ways) + " |"
     yield "|---" * (len(ways) + 1) + "|"
     for result in results:
         cells = [
-            f"{result.trained / statistics.median(one.seconds):.0f}/s, {statistics.median(one.peak_mib):.0f} MiB"
-            for one in result.ways
+            f"{result.trained / statistics.median(compared.seconds):.0f}/s,"
+            f" {statistics.median(compared.peak_mib):.0f} MiB"
+            for compared in result.ways
         ]
         yield f"| {_size(result)} | " + " | ".join(cells) + " |"
 
@@ -191,16 +194,16 @@ def pictures(report: Report) -> Mapping[str, str]:
     drawn: dict[str, str] = {}
     for kind, what in GROWTH.items():
         results = [result for result in report.results if result.kind == kind]
-        for algorithm in dict.fromkeys(one.algorithm for result in results for one in result.ways):
+        for algorithm in dict.fromkeys(compared.algorithm for result in results for compared in result.ways):
             curves = {
-                one.way: [
+                compared.way: [
                     result.trained / statistics.median(other.seconds)
                     for result in results
                     for other in result.ways
-                    if (other.algorithm, other.way) == (algorithm, one.way)
+                    if (other.algorithm, other.way) == (algorithm, compared.way)
                 ]
-                for one in results[0].ways
-                if one.algorithm == algorithm
+                for compared in results[0].ways
+                if compared.algorithm == algorithm
             }
             drawn[f"{kind}-{algorithm.replace(' ', '-')}.svg"] = drawing([*map(_size, results)], curves, what)
     return drawn

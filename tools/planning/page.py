@@ -159,7 +159,7 @@ def _covered_target(covered: CoverageResult) -> Target:
 
 def _refused_target(seeds: Sequence[Seed]) -> Target:
     worse = [seed.judged["trained on outcomes turned round"].difference for seed in seeds]
-    refused = sum(one is not None and one.high < 0 for one in worse)
+    refused = sum(difference is not None and difference.high < 0 for difference in worse)
     every = refused == len(worse)
     return "a worse planner is refused by the log of stable", f"{refused} of {len(worse)}", _verdict(every, every)
 

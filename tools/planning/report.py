@@ -70,7 +70,7 @@ def phase_1(log: Sequence[WorkflowExecution], seed: int) -> tuple[dict[str, Phas
     trained = {DEFAULTS: job} | {
         name: supervised.train(log, None, options, seed, _quiet) for name, options in others.items()
     }
-    return {name: _phase_1(one) for name, one in trained.items()}, job.blob
+    return {name: _phase_1(planner) for name, planner in trained.items()}, job.blob
 
 
 def _phase_1(trained: Trained) -> Phase1:
