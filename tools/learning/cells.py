@@ -80,7 +80,7 @@ class Experiment:
 
     def variant(self, name: str) -> Variant:
         """Raises `KeyError` for an unknown one."""
-        return {one.name: one for one in self.variants}[name]
+        return {variant.name: variant for variant in self.variants}[name]
 
 
 SHORT = Experiment(
@@ -328,7 +328,7 @@ PUBLIC = (*PROCEDURAL, BFCL, GAMES)
 """On SmolLM2 and tasks that others published or anybody can draw: `make bench-learning`."""
 OWN = (SHORT, ALGORITHMS, TRAVEL, PAIRS_CURVE, SINGLETONS, STALENESS)
 """In the demo's world: `make learning`."""
-EXPERIMENTS = {one.name: one for one in (*OWN, *PUBLIC)}
+EXPERIMENTS = {experiment.name: experiment for experiment in (*OWN, *PUBLIC)}
 
 
 class Count(msgspec.Struct, frozen=True):
@@ -377,7 +377,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
             for kind, count in self.counts[mode].items()
             if kinds in (OVERALL, kind) or (kinds == OF_MISJUDGED and kind in MISJUDGED)
         ]
-        return Proportion(sum(one.successes for one in chosen), sum(one.trials for one in chosen))
+        return Proportion(sum(count.successes for count in chosen), sum(count.trials for count in chosen))
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):

@@ -159,7 +159,7 @@ class Lessons:
         with self.workshop.alone():
             for number in range(1, self.experiment.history + 1):
                 play = partial(self._play, versions[-1], HISTORY_TICKETS, HISTORY_TRIES, 50 + number)
-                lesson = Lesson(RLOO, {}, number, lambda play=play: [one.logged() for one in play()])
+                lesson = Lesson(RLOO, {}, number, lambda play=play: [played.logged() for played in play()])
                 versions.append(self.workshop.learn(versions[-1], lesson, f"history-{number}"))
         return versions
 
@@ -174,7 +174,7 @@ class Lessons:
             began = time.monotonic()
             count = variant.trajectories or experiment.trajectories
             tries = self._play(player, count // variant.tries, variant.tries, cycle)
-            self.history += [(name_in(cycle, one), one.task.task_id, one.reward) for one in tries]
+            self.history += [(name_in(cycle, tried), tried.task.task_id, tried.reward) for tried in tries]
             noted.update(counts_of(tries), play_s=round(time.monotonic() - began, 1))
             return tries
 
@@ -221,10 +221,10 @@ def by_length(tasks: Sequence[Task]) -> list[Task]:
 
 def counts_of(played: Sequence[PlayedByPolicy]) -> dict[str, float]:
     """How much a policy played, and how well."""
-    calls = [call for one in played for call in one.calls]
+    calls = [call for attempt in played for call in attempt.calls]
     return {
         "played": len(played),
-        "played_success": sum(one.verdict.success for one in played) / len(played),
+        "played_success": sum(attempt.verdict.success for attempt in played) / len(played),
         "prompt_tokens": sum(len(call.prompt_token_ids) for call in calls),
         "sampled_tokens": sum(len(call.output_token_ids) for call in calls),
     }
@@ -238,53 +238,53 @@ def rows_of(variant: Variant, played: Sequence[PlayedByPolicy], history: Sequenc
     if learns_from == PAIRS:
         return pair_rows(played)
     if learns_from == LABELS:
-        return [label_row(one) for one in played]
+        return [label_row(attempt) for attempt in played]
     known = baselines(history) if variant.remembers else {}
-    kept = [one for one in played if one.verdict.success or not variant.solved_only]
-    return [one.logged(known.get(name_in(cycle, one))) for one in kept]
+    kept = [attempt for attempt in played if attempt.verdict.success or not variant.solved_only]
+    return [attempt.logged(known.get(name_in(cycle, attempt))) for attempt in kept]
 
 
 def decisive(played: Sequence[PlayedByPolicy]) -> list[PlayedByPolicy]:
     """Tries of tasks whose tries differ in outcome."""
     outcomes: dict[str, set[bool]] = {}
-    for one in played:
-        outcomes.setdefault(one.task.task_id, set()).add(one.verdict.success)
-    return [one for one in played if len(outcomes[one.task.task_id]) > 1]
+    for attempt in played:
+        outcomes.setdefault(attempt.task.task_id, set()).add(attempt.verdict.success)
+    return [attempt for attempt in played if len(outcomes[attempt.task.task_id]) > 1]
 
 
-def name_in(cycle: int, one: PlayedByPolicy) -> str:
+def name_in(cycle: int, attempt: PlayedByPolicy) -> str:
     """Of a trajectory in the history: the tickets of two cycles may be the same."""
-    return f"{cycle} {one.trajectory_id}"
+    return f"{cycle} {attempt.trajectory_id}"
 
 
 def pair_rows(played: Sequence[PlayedByPolicy]) -> list[PairRow]:
     """The pairs that `ratchet preferences derive` makes of tries of the same ticket."""
     tries = [
         Try(
-            one.trajectory_id,
+            attempt.trajectory_id,
             ROLE,
-            one.task.task_id,
-            list(one.messages),
-            one.task.tools,
-            success=one.verdict.success,
+            attempt.task.task_id,
+            list(attempt.messages),
+            attempt.task.tools,
+            success=attempt.verdict.success,
         )
-        for one in played
+        for attempt in played
     ]
     derived = [pair.preference() for pair in derive_pairs(tries, RewardMargin()).pairs]
     return [
         PairRow(
-            preference_id=one.preference_id,
-            prompt=_messages(one.prompt),
-            chosen=_messages(one.chosen),
-            rejected=_messages(one.rejected),
-            tools=one.tools or [],
-            source=one.source,
-            rater=one.rater,
-            chosen_trajectory_id=one.chosen_trajectory_id,
-            rejected_trajectory_id=one.rejected_trajectory_id,
-            group_key=one.group_key,
+            preference_id=preference.preference_id,
+            prompt=_messages(preference.prompt),
+            chosen=_messages(preference.chosen),
+            rejected=_messages(preference.rejected),
+            tools=preference.tools or [],
+            source=preference.source,
+            rater=preference.rater,
+            chosen_trajectory_id=preference.chosen_trajectory_id,
+            rejected_trajectory_id=preference.rejected_trajectory_id,
+            group_key=preference.group_key,
         )
-        for one in derived
+        for preference in derived
     ]
 
 

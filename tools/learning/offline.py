@@ -163,7 +163,11 @@ def take_exam(served: Served, engine: Engine, tasks: Sequence[Task], seed: int) 
     """The held-out tasks, once in each mode; the second mode finds the prompts of the first computed."""
     sampler = Sampler(served, engine, seed)
     return Exam(
-        [_answer(one, mode) for mode, temperature in TEMPERATURES.items() for one in sampler.play(tasks, temperature)]
+        [
+            _answer(played, mode)
+            for mode, temperature in TEMPERATURES.items()
+            for played in sampler.play(tasks, temperature)
+        ]
     )
 
 

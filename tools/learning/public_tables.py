@@ -151,7 +151,11 @@ def _section(results: Sequence[Result], experiment: Experiment) -> Iterator[str]
     yield "\n".join(_verdicts(results, experiment))
     if experiment.examined > 1:
         yield _curve(results, experiment)
-    yield from ("- refused: " + f"{one.variant}, seed {one.seed}: {one.refused}" for one in results if one.refused)
+    yield from (
+        "- refused: " + f"{result.variant}, seed {result.seed}: {result.refused}"
+        for result in results
+        if result.refused
+    )
 
 
 def _numbers(results: Sequence[Result]) -> str:
@@ -202,7 +206,7 @@ def _took(cells: Sequence[Result], cycle: int, figure: str) -> str:
 
 
 def _finished(results: Sequence[Result], experiment: Experiment, variant: str) -> list[Result]:
-    return [one for one in cells_of(results, experiment, variant) if len(one.measured) > experiment.cycles]
+    return [cell for cell in cells_of(results, experiment, variant) if len(cell.measured) > experiment.cycles]
 
 
 def _verdicts(results: Sequence[Result], experiment: Experiment) -> Iterator[str]:
@@ -256,9 +260,10 @@ def _curve(results: Sequence[Result], experiment: Experiment) -> str:
 def _planned(results: Sequence[Result]) -> Iterator[str]:
     """Experiments of which cells are missing."""
     rows = [
-        f"| {one.title} | {one.asks} | {sum(map(len, missing.values()))} of {sum(len(v.seeds) for v in one.variants)} |"
-        for one in PUBLIC
-        if (missing := missing_cells(results, [one]))
+        f"| {experiment.title} | {experiment.asks} |"
+        f" {sum(map(len, missing.values()))} of {sum(len(v.seeds) for v in experiment.variants)} |"
+        for experiment in PUBLIC
+        if (missing := missing_cells(results, [experiment]))
     ]
     if rows:
         yield "### Planned"

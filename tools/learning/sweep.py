@@ -64,15 +64,15 @@ def try_task(name: str, work: Path) -> Tried:
     warm = time.process_time()
     played = workshop.play(policy, world.training(QUESTIONS, 1) * TRIES, 1)
     rewards: defaultdict[str, set[float]] = defaultdict(set)
-    for one in played:
-        rewards[one.task.task_id].add(one.reward)
-    calls = [call for one in played for call in one.calls]
+    for attempt in played:
+        rewards[attempt.task.task_id].add(attempt.reward)
+    calls = [call for attempt in played for call in attempt.calls]
     return Tried(
         task=name,
         questions=QUESTIONS,
         tries=TRIES,
-        success=statistics.fmean(one.verdict.success for one in played),
-        reward=statistics.fmean(one.reward for one in played),
+        success=statistics.fmean(attempt.verdict.success for attempt in played),
+        reward=statistics.fmean(attempt.reward for attempt in played),
         signal=statistics.fmean(len(apart) > 1 for apart in rewards.values()),
         prompt_tokens=statistics.fmean(len(call.prompt_token_ids) for call in calls),
         answer_tokens=statistics.fmean(len(call.output_token_ids) for call in calls),
@@ -85,20 +85,21 @@ def try_task(name: str, work: Path) -> Tried:
 
 def draw_sweep(file: Path) -> str:
     """What the tries showed, as Markdown; nothing where there were none."""
-    tried = sorted(read_tried(file), key=lambda one: -one.success)
+    tried = sorted(read_tried(file), key=lambda entry: -entry.success)
     if not tried:
         return ""
     heads = "task | demonstrations | steps | tokens of question | and answer | solved | reward | groups with signal"
     rows = [f"| {heads} |", "|---" * 8 + "|"]
     rows += [
-        f"| {one.task} | {one.demonstrations} | {one.steps} | {one.prompt_tokens:.0f} | {one.answer_tokens:.1f} |"
-        f" {one.success:.2f} | {one.reward:.2f} | {one.signal:.2f} |"
-        for one in tried
+        f"| {entry.task} | {entry.demonstrations} | {entry.steps} | {entry.prompt_tokens:.0f} |"
+        f" {entry.answer_tokens:.1f} | {entry.success:.2f} | {entry.reward:.2f} | {entry.signal:.2f} |"
+        for entry in tried
     ]
+    tasks = {entry.task for entry in tried}
     head = f"""### Which tasks leave room to learn
 
 Made by `python -m tools.learning.sweep`: after a short warm-up a procedural task is tried by sampling, {TRIES} times
-at {QUESTIONS} training questions; {len({one.task for one in tried})} of {len(PROCEDURAL)} were. Groups with signal are
+at {QUESTIONS} training questions; {len(tasks)} of {len(PROCEDURAL)} were. Groups with signal are
 questions whose tries got different rewards: others teach RLOO nothing."""
     return "\n".join([head, "", *rows])
 
@@ -113,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     import torch  # noqa: PLC0415
 
     torch.set_num_threads(1)
-    known = {(one.task, one.demonstrations, one.steps) for one in read_tried(SWEEP)}
+    known = {(entry.task, entry.demonstrations, entry.steps) for entry in read_tried(SWEEP)}
     for name in options.tasks or PROCEDURAL:
         warm_up = PROCEDURAL[name].imitation
         if (name, warm_up.examples, warm_up.steps) not in known:

@@ -128,7 +128,7 @@ def safety(results: Sequence[Result], claim: ClaimedRise) -> Safety:
     rises = [last.rate - first.rate for first, last in pairs]
     first, last = pairs[rises.index(min(rises))]
     share = claim.tickets / cells[0].measured[0].success(GREEDY).trials
-    variance = sum(one.rate * (1 - one.rate) / (one.trials * share) for one in (first, last))
+    variance = sum(solved.rate * (1 - solved.rate) / (solved.trials * share) for solved in (first, last))
     over = OverSeeds(rises)
     return Safety(over, min(rises) - _SAFE_ERRORS * math.sqrt(variance), over.lower_bound(SAFE))
 
@@ -203,7 +203,7 @@ def _notes(results: Sequence[Result], experiment: Experiment) -> Iterator[str]:
         yield f"Greedy gain of seed 0 alone: {', '.join(gains)}."
     refused = [result for result in results if result.experiment == experiment.name and result.refused is not None]
     if refused:
-        yield "\n".join(f"- refused: {one.variant}, seed {one.seed}: {one.refused}" for one in refused)
+        yield "\n".join(f"- refused: {result.variant}, seed {result.seed}: {result.refused}" for result in refused)
 
 
 def _kinds(results: Sequence[Result]) -> str:
@@ -217,7 +217,7 @@ def _kinds(results: Sequence[Result]) -> str:
     for kind in sorted(first.counts[GREEDY]):
         mark = " *" if kind in MISJUDGED else ""
         cells = [
-            " / ".join(_mean_of([one.measured[cycle] for one in kept], mode, kind) for mode in (GREEDY, SAMPLED))
+            " / ".join(_mean_of([cell.measured[cycle] for cell in kept], mode, kind) for mode in (GREEDY, SAMPLED))
             for _, kept, cycle in shown
         ]
         rows.append(f"| {kind}{mark} | {first.success(GREEDY, kind).trials} | " + " | ".join(cells) + " |")
@@ -237,10 +237,10 @@ def _use() -> str:
         least = ", ".join(f"{label.replace('_', ' ')} {value:g}" for label, value in row.least.items())
         rates = f"{row.learning_rate.adapter:g}; all weights {row.learning_rate.full:g}"
         rows.append(f"| {least} | {name} | {rates} | {row.batch_size} | {row.epochs} |")
-        for one in row.measured:
-            had = f"{one.recipe.learning_rate:g} | {one.recipe.batch_size} | {one.recipe.epochs} | {one.recipe.rank}"
-            figures = f"[{one.figures}](#{one.source.partition('#')[2]})"
-            measured.append(f"| {name} | {one.size} | {had} | {figures} |")
+        for run in row.measured:
+            had = f"{run.recipe.learning_rate:g} | {run.recipe.batch_size} | {run.recipe.epochs} | {run.recipe.rank}"
+            figures = f"[{run.figures}](#{run.source.partition('#')[2]})"
+            measured.append(f"| {name} | {run.size} | {had} | {figures} |")
     return "\n".join(["## What to use when", "", _USE, "", *rows, "", _MEASURED, "", *measured])
 
 

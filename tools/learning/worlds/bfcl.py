@@ -66,7 +66,7 @@ class Entry:
     def demonstration(self) -> Demonstration:
         """The right answer: of several accepted values the first."""
         name, accepted = self.truth
-        function = next(one for one in self.functions if one["name"] == name)
+        function = next(function for function in self.functions if function["name"] == name)
         return shown_call(self.task(), name, first_accepted(accepted, function["parameters"]["required"]))
 
     def _is_right(self, calls: Sequence[tuple[str, JsonObject | None]]) -> bool:
@@ -75,7 +75,7 @@ class Entry:
         (name, arguments), (right, accepted) = calls[0], self.truth
         if name != right or arguments is None:
             return False
-        function = next(one for one in self.functions if one["name"] == right)
+        function = next(function for function in self.functions if function["name"] == right)
         return is_accepted(arguments, function["parameters"], accepted)
 
 
@@ -84,9 +84,9 @@ def bfcl(seed: int) -> PublicTasks:
     training, held_out = halves(entries())
     return PublicTasks(
         seed=seed,
-        tasks=[one.task() for one in training],
-        exam=[one.task() for one in held_out],
-        shown=[one.demonstration() for one in training],
+        tasks=[entry.task() for entry in training],
+        exam=[entry.task() for entry in held_out],
+        shown=[entry.demonstration() for entry in training],
         engine=ENGINE,
         imitation=IMITATION,
         cycle=CYCLE,
@@ -153,16 +153,16 @@ def _plain(value: Any) -> Any:
     """An accepted value; inside objects every member has a list of them."""
     if isinstance(value, dict):
         return first_accepted(cast("Accepted", value))
-    return [_plain(one) for one in cast("list[Any]", value)] if isinstance(value, list) else value
+    return [_plain(element) for element in cast("list[Any]", value)] if isinstance(value, list) else value
 
 
 def _schema(value: Any) -> Any:
     """BFCL's description of a type as JSON schema."""
     if isinstance(value, list):
-        return [_schema(one) for one in cast("list[Any]", value)]
+        return [_schema(element) for element in cast("list[Any]", value)]
     if not isinstance(value, dict):
         return value
-    described = {name: _schema(one) for name, one in cast("JsonObject", value).items()}
+    described = {name: _schema(member) for name, member in cast("JsonObject", value).items()}
     kind = described.get("type")
     return described | ({"type": JSON_TYPES[kind]} if isinstance(kind, str) and kind in JSON_TYPES else {})
 
@@ -174,7 +174,7 @@ def _connected(all_entries: Iterable[Entry]) -> list[list[Entry]]:
         joined = [entry]
         for group in {id(group_of[name]): group_of[name] for name in entry.names if name in group_of}.values():
             joined = [*group, *joined]
-        group_of |= {name: joined for one in joined for name in one.names}
+        group_of |= {name: joined for member in joined for name in member.names}
     return list({id(group): group for group in group_of.values()}.values())
 
 

@@ -64,12 +64,12 @@ def _fits(value: Any, described: JsonObject, accepted: Sequence[Any]) -> bool:
     if described["type"] == "float" and type(value) is int:
         value = _as_float(value)
     inner = TYPES[described["items"]["type"]] if kind is list else None
-    known = next((type(one) for one in accepted if one != OMITTED), None)
+    known = next((type(right) for right in accepted if right != OMITTED), None)
     if type(value) is not kind:  # BFCL takes a value of the accepted ones' own type too
         return known is type(value) and value in accepted
     if inner is None and known not in {None, kind}:  # the accepted values are not of the described type
         return value in accepted
-    if inner is not None and not any(_all_of(value, one, inner) for one in accepted):
+    if inner is not None and not any(_all_of(value, right, inner) for right in accepted):
         return False
     return _equals(value, inner, accepted)
 
@@ -77,10 +77,10 @@ def _fits(value: Any, described: JsonObject, accepted: Sequence[Any]) -> bool:
 def _equals(value: Any, inner: type | None, accepted: Sequence[Any]) -> bool:
     """Whether a value of the right type is an accepted one. `inner`: the type of a list's elements."""
     if isinstance(value, dict):
-        return any(_object_fits(cast("JsonObject", value), one) for one in accepted if one != OMITTED)
+        return any(_object_fits(cast("JsonObject", value), right) for right in accepted if right != OMITTED)
     if inner is dict:
-        return any(_objects_fit(value, one) for one in accepted if one != OMITTED)
-    known = [[] if isinstance(value, list) and one == OMITTED else _each_loose(one) for one in accepted]
+        return any(_objects_fit(value, right) for right in accepted if right != OMITTED)
+    known = [[] if isinstance(value, list) and right == OMITTED else _each_loose(right) for right in accepted]
     return _each_loose(value) in known
 
 
@@ -95,14 +95,14 @@ def _all_of(value: Sequence[Any], accepted: Any, inner: type) -> bool:
     """Whether the elements have the type that they should have, or that of an accepted list's."""
     if not isinstance(accepted, list):
         return True
-    first = next((type(one) for one in accepted if one != OMITTED), None)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - JSON
-    return all(type(one) is inner or type(one) is first for one in value)
+    first = next((type(right) for right in accepted if right != OMITTED), None)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - JSON
+    return all(type(element) is inner or type(element) is first for element in value)
 
 
 def _objects_fit(value: Sequence[Any], accepted: Sequence[Any]) -> bool:
     return len(value) == len(accepted) and all(
-        isinstance(one, dict) and _object_fits(one, known)  # pyright: ignore[reportUnknownArgumentType] - JSON
-        for one, known in zip(value, accepted, strict=True)
+        isinstance(element, dict) and _object_fits(element, known)  # pyright: ignore[reportUnknownArgumentType] - JSON
+        for element, known in zip(value, accepted, strict=True)
     )
 
 
@@ -111,12 +111,12 @@ def _object_fits(value: JsonObject, accepted: Accepted) -> bool:
         return False
     if any(name not in value and OMITTED not in values for name, values in accepted.items()):
         return False
-    return all(_loose(one) in [_loose(known) for known in accepted[name]] for name, one in value.items())
+    return all(_loose(member) in [_loose(known) for known in accepted[name]] for name, member in value.items())
 
 
 def _each_loose(value: Any) -> Any:
     """A value, or the elements of a list, as they are compared."""
-    return [_loose(one) for one in cast("list[Any]", value)] if isinstance(value, list) else _loose(value)
+    return [_loose(element) for element in cast("list[Any]", value)] if isinstance(value, list) else _loose(value)
 
 
 def _loose(value: Any) -> Any:

@@ -154,7 +154,7 @@ def demonstrated(game: Game, seed: int) -> Demonstration:
     messages, tried = episode.opening(), set[int]()
     while episode.open:
         if game.kind == GUESS:
-            number = draw.choice([one for one in range(game.numbers[0], game.numbers[1] + 1) if one not in tried])
+            number = draw.choice([guess for guess in range(game.numbers[0], game.numbers[1] + 1) if guess not in tried])
             tried.add(number)
             move = f"[{number}]"
         else:
