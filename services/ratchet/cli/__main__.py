@@ -15,7 +15,6 @@ from typer.main import get_command
 from ratchet.cli.commands import Root
 from ratchet.cli.exit_codes import ExitCode, NoStack
 from ratchet.core.errors import RatchetError
-from ratchet.core.rules.texts import shown
 
 
 def _print_version(asked: bool) -> None:
@@ -78,6 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _failed(message: str, code: int, *, as_json: bool) -> int:
     """Print the error: a line for people and, with `--json`, the document for programs."""
+    from ratchet.core.rules.texts import shown  # noqa: PLC0415 - an error alone pays for what it imports
+
     if as_json:
         sys.stdout.write(json.dumps({"error": {"message": message, "exit_code": int(code)}}) + "\n")
     sys.stderr.write(f"ratchet: {shown(message)}\n")
