@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
+import torch
 
 from ratchet.local.number_format import ROUNDS, chosen, fastest_format
 
@@ -42,5 +43,14 @@ def test_other_load_and_the_first_product_change_nothing() -> None:
     assert chosen(clock.takes(disturbed), clock.takes([2.0] * ROUNDS), clock.read) == "bfloat16"
 
 
-def test_this_processor_has_a_format() -> None:
+def test_this_processor_has_a_format_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several wait for each other on a busy machine, and the wait would be measured."""
+    threads, measured = torch.get_num_threads(), set[int]()
+
+    def multiply(*_: object) -> None:
+        measured.add(torch.get_num_threads())
+
     assert fastest_format() in {"bfloat16", "float32"}
+    monkeypatch.setattr(torch.nn.functional, "linear", multiply)
+    fastest_format()
+    assert (measured, torch.get_num_threads()) == ({1}, threads)
