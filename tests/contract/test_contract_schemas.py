@@ -115,7 +115,7 @@ def documents(name: str) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize("name", sorted(ALL_SCHEMAS))
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@settings(max_examples=settings().max_examples // 5, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_strict_document_survives_its_type(name: str, data: st.DataObject) -> None:
     document = data.draw(documents(name))

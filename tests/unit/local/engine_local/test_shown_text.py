@@ -126,7 +126,7 @@ def outputs(draw: st.DrawFn, text: ChatText) -> list[int]:
 
 @pytest.mark.parametrize("members", MEMBERS)
 @pytest.mark.parametrize("route", ["chat", "text"])
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=settings().max_examples // 6)  # 50 cases: a format, a route, members
 @given(data=st.data())
 def test_the_joined_stream_is_the_whole_answer(
     text: ChatText, route: str, members: dict[str, Any], data: st.DataObject
