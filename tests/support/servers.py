@@ -131,13 +131,19 @@ class Account:
 
 
 def accounts(make_folder: Callable[[], Path]) -> Generator[Account]:
-    """New accounts without end; the broker of the last ones ends before the next one starts."""
+    """New accounts without end; the broker of the last ones ends before the next one starts.
+
+    It is killed: an orderly end writes out thousands of streams, which are then removed.
+    """
     while True:
         folder = make_folder()
         port, monitor_port = free_ports(2)
-        with running(_nats_with_accounts(folder, port, monitor_port), folder):
-            for number in range(ACCOUNTS):
-                yield Account(f"nats://user{number}:{PASSWORD}@{LOOPBACK}:{port}")
+        with running(_nats_with_accounts(folder, port, monitor_port), folder) as server:
+            try:
+                for number in range(ACCOUNTS):
+                    yield Account(f"nats://user{number}:{PASSWORD}@{LOOPBACK}:{port}")
+            finally:
+                server.kill()
         shutil.rmtree(folder)
 
 
@@ -215,6 +221,7 @@ def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One warehouse for the whole run; tests keep apart by database."""
     with chosen_server("clickhouse", tmp_path_factory.mktemp("clickhouse")) as server:
         yield server
+        server.kill()  # nothing reads what an orderly end would write out
 
 
 @pytest.fixture(scope="session")
@@ -222,6 +229,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One object store for the whole run; tests keep apart by bucket."""
     with chosen_server("s3", tmp_path_factory.mktemp("s3")) as server:
         yield server
+        server.kill()
 
 
 @pytest.fixture(scope="session")
