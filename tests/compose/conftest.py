@@ -37,6 +37,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         yield engine
     finally:
         engine.compose("down", "-v", check=False)
+        engine.podman("volume", "prune", "-f", check=False)  # those without a name, of testcontainers
         engine.podman("image", "prune", "-f", check=False)  # what newer ones took the place of: gigabytes a run
 
 
