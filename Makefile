@@ -332,7 +332,7 @@ test-packs: $(STAMP) ## suites of other packages on the packages themselves: a m
 compose-check: $(STAMP) ## docker-compose.yml without a container engine: schema, variables, mounts, commands, ports, health paths: a minute
 	@$(PYTEST) -p no:cacheprovider tests/unit/deploy tests/integration/test_compose_servers.py
 
-test-compose: $(STAMP) ## docker-compose.yml in containers that are built here: as root, with Debian's podman: 20 minutes; skipped, with words, without
+test-compose: $(STAMP) ## docker-compose.yml in containers that are built here: as root, with Debian's podman: 20 minutes, 40 beside other work; skipped, with words, without
 	@$(PYTEST) -p no:cacheprovider tests/compose
 
 pin-images: ## add the digests that images in docker-compose.yml and the Dockerfiles lack, from their registries
