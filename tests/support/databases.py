@@ -1,11 +1,13 @@
 """Databases of one warehouse, each for one test at a time: emptied rather than made again.
 
 Making the tables takes the engine .3 s of the processor, and emptying them .01 s. A database goes to another test only
-where its tables are those of the schema and nothing works on it any more; else it is dropped.
+where its tables are those of the schema, as they are made or with the ages that a collector gives them by default, and
+nothing works on it any more; else it is dropped.
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +17,7 @@ from queue import Empty, SimpleQueue
 
 import httpx
 
+from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.schema import schema_digest, schema_statements
 
 SHAPE = """
@@ -73,7 +76,7 @@ class Databases:
 
     def _usable(self, name: str) -> bool:
         ask = partial(self._engine.ask, name)
-        own = ask(SHAPE) == self._engine.shape and ask(NOTED) == schema_digest()
+        own = ask(SHAPE) in self._engine.shapes and ask(NOTED) == schema_digest()
         return own and self._engine.ask("default", AT_WORK, param_name=name) == "0"
 
 
@@ -91,12 +94,27 @@ class _Engine:
         return answer.raise_for_status().text.strip()
 
     @cached_property
-    def shape(self) -> str:
-        """What tells the tables of the schema from others."""
+    def shapes(self) -> tuple[str, str]:
+        """What tells the tables of the schema from others: as they are made, and as a collector leaves them."""
         name = f"shape{os.getpid()}"
         self.ask("default", f"CREATE DATABASE {name}")
         for statement in schema_statements().values():
             self.ask(name, statement)
-        shape = self.ask(name, SHAPE)
+        made = self.ask(name, SHAPE)
+        asyncio.run(_give_ages(SharedSettings(clickhouse_url=self._url, clickhouse_database=name)))
+        left = self.ask(name, SHAPE)
         self.ask("default", f"DROP DATABASE {name}")
-        return shape
+        return made, left
+
+
+async def _give_ages(shared: SharedSettings) -> None:
+    """Give tables the ages of a collector without settings of its own."""
+    from ratchet.core.stores.warehouse import Warehouse  # noqa: PLC0415 - only where there is a warehouse
+    from ratchet.trajectory_collector.clickhouse_retention import Retention  # noqa: PLC0415 - likewise
+    from ratchet.trajectory_collector.settings import Settings  # noqa: PLC0415 - likewise
+
+    warehouse = await Warehouse.connect(shared)
+    try:
+        await Retention(warehouse, Settings(shared=shared)).tick()
+    finally:
+        await warehouse.close()
