@@ -42,10 +42,11 @@ def test_a_two_call_agent_learns_from_its_logged_trajectories(algorithm: str, tm
     model = toy_model(0)
     generator = torch.Generator().manual_seed(0)
     train = load_train(algorithm)
+    slowly = replace(FULL, learning_rate=5e-3)  # at twice the rate a step of some processors passes the limit of KL
     before = mean_reward(play(model, 200, 1, generator))
     for _ in range(10):
         logged = play(model, 32, 8, generator)
-        train(job_spec(algorithm, hyper=FULL), policy_of(model), logged, RecordingRun(tmp_path, algorithm))
+        train(job_spec(algorithm, hyper=slowly), policy_of(model), logged, RecordingRun(tmp_path, algorithm))
         model.eval()
     after = mean_reward(play(model, 200, 1, generator))
     assert before < 0.25
