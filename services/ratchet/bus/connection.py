@@ -187,15 +187,17 @@ class Bus:
         bounded = contracts.bounded(settings.stream_max_bytes)
         bus = cls(Connection(), name=name, contracts=bounded, replicas=settings.replicas, now=now, rules=rules)
         try:
-            async with asyncio.timeout(patience.deadline_s):
-                await bus._reach_patiently(settings, patience, echo=echo)
+            async with asyncio.timeout(patience.deadline_s) as limit:
+                await bus._reach_patiently(settings, patience, limit, echo=echo)
         except TimeoutError as error:
             raise BusUnavailable(
                 bus._unreached or f"the broker does not answer at {without_user(settings.url)}"
             ) from error
         return bus
 
-    async def _reach_patiently(self, settings: BusSettings, patience: Patience, *, echo: bool) -> None:
+    async def _reach_patiently(
+        self, settings: BusSettings, patience: Patience, limit: asyncio.Timeout, *, echo: bool
+    ) -> None:
         pause_s = patience.first_pause_s
         while True:
             if patience.settings is not None:
@@ -214,6 +216,8 @@ class Bus:
                 if not patience.quiet or pause_s == patience.first_pause_s:
                     reason = self._unreached or repr(self.nc.last_error or error)
                     log.warning("waiting for the broker", url=without_user(url), reason=reason)
+                if limit.expired():  # it cancels once, and nats-py may drop that
+                    raise TimeoutError from error
             await asyncio.sleep(pause_s)
             pause_s = min(patience.longest_pause_s, 2 * pause_s)
 

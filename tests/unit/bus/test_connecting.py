@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 import structlog
+from nats.errors import NoServersError
 from structlog.testing import capture_logs
 
 from ratchet.bus.connection import BackgroundConnection, Bus, Patience
@@ -67,6 +68,26 @@ async def test_a_command_gives_up_at_its_deadline(absent: str) -> None:
     with pytest.raises(BusUnavailable, match="the broker does not answer at nats://127") as raised:
         await Bus.connect(settings, name="test", contracts=CONTRACTS, patience=patience)
     assert "secret" not in str(raised.value)
+
+
+async def test_deadline_holds_where_the_connection_drops_its_cancel(
+    absent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As nats-py does when a broker has just refused it; and a deadline cancels once."""
+    waits = asyncio.Event()
+
+    async def reach(*_: object, **__: object) -> None:
+        try:
+            await waits.wait()
+        except asyncio.CancelledError:
+            waits.set()
+        raise NoServersError
+
+    monkeypatch.setattr(Bus, "reach", reach)
+    patience = Patience(deadline_s=0.1, first_pause_s=0.01)
+    async with asyncio.timeout(5):
+        with pytest.raises(BusUnavailable, match="does not answer"):
+            await Bus.connect(BusSettings(absent), name="test", contracts=CONTRACTS, patience=patience)
 
 
 async def test_a_program_serves_before_its_broker_is_there() -> None:
