@@ -24,7 +24,7 @@ from tools.learning.worlds.single_answers import SingleAnswer, shown_call
 
 FILE = "BFCL_v4_simple_python.json"
 LONGEST_TEXT = 650
-"""Letters of function and question together: a core reads about 350 tokens a second."""
+"""Letters of function and question together: of longer ones a try would take most of its time to be read."""
 JSON_TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": "string"}
 """What JSON schema calls BFCL's types."""
 ENGINE = Engine(max_tokens=72, seats=SEATS, together=8, prefix_tokens=PREFIX_TOKENS)
