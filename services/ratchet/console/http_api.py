@@ -40,7 +40,6 @@ NO_PAIR: Mapping[int, str] = {
     404: "The answers of the pair cannot be read any more.",
     409: "The answers of the pair have changed since it was shown.",
 }
-NO_JSON: Mapping[int, str] = {400: "The body is not JSON; or one of the headers that are checked comes twice."}
 Role = Annotated[str, Field(max_length=64)]
 RolloutId = Annotated[str | None, Field(max_length=200, description="By default the role's newest rollout.")]
 JobId = Annotated[str, Field(pattern="^[0-9a-fA-F-]{1,64}$")]
@@ -190,5 +189,5 @@ def _add_annotation(api: ControlApi, annotation: Annotation, pairs_files: PairsF
     api.route("GET", "/v1/annotation/queue", get_queue, scope=annotate, reads=True)
     api.route("GET", "/v1/annotation/pair", get_pair, scope=annotate, reads=True)
     api.route("POST", "/v1/annotation/judgements", judge, scope=annotate, errors=NO_PAIR)
-    api.route("POST", "/v1/annotation/preferences", add_preferences, scope=annotate, errors=NO_JSON)
+    api.route("POST", "/v1/annotation/preferences", add_preferences, scope=annotate)
     api.route("GET", "/v1/annotation/agreement", get_agreement, scope=annotate)

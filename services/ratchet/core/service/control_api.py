@@ -54,6 +54,7 @@ REFUSED: Mapping[int, str] = {
 CHANGING: Mapping[int, str] = {
     403: "The API key lacks the scope of this operation; or the request is from a page of another site, or for a host"
     " that is none of RATCHET_ALLOWED_HOSTS.",
+    400: "The body is not JSON, or one of the headers that are checked comes twice.",
     415: "The content type is not application/json.",
 }
 """Further answers to any request that changes something, see `same_site`."""
