@@ -20,29 +20,25 @@ WORTH = 1.25
 
 
 def fastest_format() -> str:
-    """`bfloat16` where this processor multiplies in it clearly faster, else `float32`; takes about 0.1 s.
-
-    By one thread and its own time: several wait for each other, for as long as other programs keep a core from one.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return chosen(_product(torch.bfloat16), _product(torch.float32), time.thread_time)
-    finally:
-        torch.set_num_threads(threads)
+    """`bfloat16` where this processor multiplies in it clearly faster, else `float32`; takes about 0.1 s."""
+    return chosen(_product(torch.bfloat16), _product(torch.float32), time.thread_time)
 
 
 def chosen(rough: Callable[[], object], exact: Callable[[], object], clock: Callable[[], float]) -> str:
     """The format of the faster of two products, by the shortest of several times taken in turns: what else the
     machine computes meanwhile lengthens some of them.
+
+    By one thread: several wait for each other, for as long as other programs keep a core from one.
     """
-    times: list[tuple[float, float]] = []
+    threads, times = torch.get_num_threads(), list[tuple[float, float]]()
+    torch.set_num_threads(1)
     for _ in range(ROUNDS):
         began = clock()
         rough()
         between = clock()
         exact()
         times.append((between - began, clock() - between))
+    torch.set_num_threads(threads)
     rough_s, exact_s = map(min, zip(*times[1:], strict=True))  # the first one prepares kernels
     return BFLOAT16 if rough_s * WORTH <= exact_s else FLOAT32
 

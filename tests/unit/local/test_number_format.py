@@ -43,14 +43,16 @@ def test_other_load_and_the_first_product_change_nothing() -> None:
     assert chosen(clock.takes(disturbed), clock.takes([2.0] * ROUNDS), clock.read) == "bfloat16"
 
 
-def test_this_processor_has_a_format_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_are_timed_by_one_thread() -> None:
     """Several wait for each other on a busy machine, and the wait would be measured."""
     threads, measured = torch.get_num_threads(), set[int]()
+    torch.set_num_threads(2)
+    try:
+        chosen(lambda: measured.add(torch.get_num_threads()), lambda: None, Clock().read)
+        assert (measured, torch.get_num_threads()) == ({1}, 2)
+    finally:
+        torch.set_num_threads(threads)
 
-    def multiply(*_: object) -> None:
-        measured.add(torch.get_num_threads())
 
+def test_this_processor_has_a_format() -> None:
     assert fastest_format() in {"bfloat16", "float32"}
-    monkeypatch.setattr(torch.nn.functional, "linear", multiply)
-    fastest_format()
-    assert (measured, torch.get_num_threads()) == ({1}, threads)
