@@ -39,8 +39,8 @@ DECIDED = Gauge(
 STAGE = Gauge("ratchet_rollout_stage", "Stage of the running rollout, from 1; 0 without traffic.", ["role"])
 DIFFERENCE = Gauge(
     "ratchet_rollout_difference",
-    "How much more harm the canary of the running rollout does than stable: the mean, and the bounds that hold at every"
-    " moment at once.",
+    "How much more harm the canary of the running rollout, or of the last, does than stable: the mean, and the bounds"
+    " that hold at every moment at once.",
     ["role", "measure", "bound"],
 )
 E_VALUE = Gauge("ratchet_rollout_e_value", "Combined e-value of the running rollout.", ["role", "test"])
@@ -123,12 +123,12 @@ def show_gates(rollout: Rollout) -> None:
 
 
 def _show_differences(rollout: Rollout) -> None:
-    """Of the running rollout alone: the intervals of an earlier one say nothing of this one."""
+    """Of one rollout, until the role's next one: one that is decided within a scrape shows what decided it too."""
     role, shown = rollout.role, rollout.statistics.evidence
     running = rollout.state in WITH_TRAFFIC
     STAGE.labels(role).set(rollout.stage + 1 if running else 0)
     DIFFERENCE.remove_by_labels({"role": role})
-    for measure, value in shown.differences.items() if running else ():
+    for measure, value in shown.differences.items():
         limits = shown.limits.get(measure)
         known = {"mean": value} | ({"low": limits.low, "high": limits.high} if limits else {})
         for bound, figure in known.items():

@@ -54,7 +54,7 @@ async def test_a_suspended_canary_is_shown_until_it_is_decided() -> None:
         assert value("ratchet_rollout_suspended", role="support") == shown
 
 
-async def test_differences_and_stage_are_shown_while_a_rollout_has_traffic() -> None:
+async def test_differences_are_shown_until_the_next_rollout() -> None:
     world = await CanaryWorld().with_policies(1, 2)
     await world.until("running")
     await world.play(100, 0.9, 0.2, complaints=(0.0, 1.0))
@@ -67,6 +67,9 @@ async def test_differences_and_stage_are_shown_while_a_rollout_has_traffic() -> 
     assert value("agent_rl_model_complaint_rate", model_version=policy(2).name) == 1
     assert await world.play_to_the_end(stable=0.9, canary=0.2) == "rolled_back"
     assert value("ratchet_rollout_stage", role="support") == 0
+    assert (value("ratchet_rollout_difference", role="support", measure="failure", bound="mean") or 0.0) > mean
+    await world.register(3)
+    await world.until("running")
     assert value("ratchet_rollout_difference", role="support", measure="failure", bound="mean") is None
 
 

@@ -157,6 +157,23 @@ def test_policy_that_breaks_the_engine_is_rolled_back_with_good_answers() -> Non
     assert (ends.rolled_back, ends.promoted) == (40, 0)
 
 
+def test_stable_that_answers_few_calls_is_not_fast() -> None:
+    """A call that fails at once has no latency: it makes the canary that answers no slower than stable."""
+    rules, events = quick_rules(), list[Event]()
+    for number in range(400):
+        name, at, canary = f"t{number}", float(number), number % 2 == 1
+        arm, version, answers = ("canary", 2, True) if canary else ("stable", 1, number % 20 == 0)
+        latency_ms = 800.0 if answers else None
+        started = Started(name, at, arm, version, 0.5, "r", Terms(0.5, 0.5, 0.5, 0.5, 800.0))
+        call = Call(name, at, True, arm, version, not answers, latency_ms, False, at, at + 0.5)
+        events += started, call, Score(name, at, answers, float(answers), False)
+    live = LiveStatistics(Statistics(), [], rules)
+    live.fold(Batch(events, 1e9), PAIR, rules)
+    evidence = live.record(0.5).evidence
+    assert evidence.promotion["failure"] >= rules.promotion_threshold
+    assert evidence.differences["latency"] == pytest.approx(0.0)
+
+
 @pytest.mark.parametrize(("hits", "runs", "low", "high"), [(0, 400, 0, 0.00918), (20, 400, 0.0308, 0.0762)])
 def test_the_interval_is_clopper_and_pearsons(hits: int, runs: int, low: float, high: float) -> None:
     assert exact_interval(hits, runs) == pytest.approx((low, high), abs=1e-4)

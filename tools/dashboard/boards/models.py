@@ -59,8 +59,9 @@ MODELS = Board(
         "A and B": (
             Panel(
                 title="Difference of failures",
-                why="How much more often the canary of the running rollout fails than stable, with bounds that hold at"
-                " every moment at once: 0 is equal, below 0 is better. Promotion needs the upper one under the margin.",
+                why="How much more often the canary of the running rollout, or the last, fails than stable, with bounds"
+                " that hold at every moment at once: 0 is equal, below 0 is better. Promotion needs the upper one under"
+                " the margin.",
                 unit="percentunit",
                 shows=most("ratchet_rollout_difference", "role", "bound", where='measure="failure"'),
                 console="rollouts",

@@ -314,6 +314,12 @@ def for_promotion(cohort: Cohort, metric: str) -> Floats:
     return np.where(cohort.unknowable, worst, harm)
 
 
+def measured_latency(cohort: Cohort) -> Floats:
+    """Relative latency for a difference of means: what no call had counts at the centre, so it favours no arm."""
+    measured = np.where(np.isnan(cohort.latency), cohort.centres[LATENCY], cohort.latency)
+    return np.where(cohort.unknowable, np.where(cohort.canary, 1.0, 0.0), measured)
+
+
 def folded(canary: Flags, harm: Floats, margin: float) -> Floats:
     """The harm [0, 1] whose difference is compared with 0: a relative margin is taken off the canary's (see above)."""
     return np.where(canary, harm / (1 + margin), harm)

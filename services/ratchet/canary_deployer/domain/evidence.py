@@ -29,6 +29,7 @@ from ratchet.canary_deployer.domain.cohorts import (
     for_rollback,
     mean_promotion_gain,
     mean_rollback_gain,
+    measured_latency,
     promotion_gain,
     rollback_gain,
     units_settled,
@@ -306,13 +307,13 @@ class SequentialTests:
     def _up_to_watermark(self, state: ProcessState, cohort: Cohort) -> ProcessState:
         """Promotion's wealth, strata and extremes with the trajectories of a cohort that are before the watermark."""
         rules, before = self.rules, before_watermark(cohort.settled)
-        harms = {name: for_promotion(cohort, name) for name in self.shown}
-        harms[KNOWN_REWARD] = for_rollback(cohort, REWARD)
+        claimed = {name: for_promotion(cohort, name) for name in self.shown}
+        harms = claimed | {KNOWN_REWARD: for_rollback(cohort, REWARD), LATENCY: measured_latency(cohort)}
         if cohort.costs is not None:
             spent = np.where(cohort.costs.known, np.minimum(cohort.costs.spent, 1.0), 0.0)
             harms |= {PRICED: cohort.costs.known.astype(np.float64), SPENT: spent, SQUARED: spent**2}
         parts = [np.where(before[..., None], values, 1.0) for values in self._promotion_factors(cohort, 1)]
-        chosen = np.stack([harms[name] for name in self.results], axis=-1)
+        chosen = np.stack([claimed[name] for name in self.results], axis=-1)
         return replace(
             state,
             wealth=capped_wealth(state.wealth, np.concatenate(parts, axis=-1), rules.ceiling),
