@@ -225,7 +225,7 @@ format: $(STAMP)
 
 test: $(STAMP) $(NODE_STAMP) ## unit, contract and integration tests, without slow ones: minutes; the 50 longest in .cache/tests/longest.txt
 	@rm -f $(TIMES)/*.tsv $(TIMES)/targets.txt
-	@MAKEFLAGS= $(MAKE) --no-print-directory -j6 --keep-going --output-sync=target $(FAST)
+	@MAKEFLAGS= $(MAKE) --no-print-directory -j7 --keep-going --output-sync=target $(FAST)
 	@sort -rn $(TIMES)/*.tsv | head -50 > $(TIMES)/longest.txt
 	@awk -F '\t' '$$2 > 5 { print "longer than 5 s of the processor, and not marked slow: " $$3 }' $(TIMES)/*.tsv
 
@@ -266,24 +266,27 @@ $(GATEWAYS)/.ratchet-ready: tests/bench/gateways.txt | $(STAMP)
 
 # Groups of about the same length that run beside each other, the longest first: each imports only what it needs.
 TIMES := .cache/tests
-FAST := fast-unit fast-torch fast-services fast-servers fast-gateway fast-bus fast-contract
+FAST := fast-unit fast-services fast-servers fast-rewards fast-torch fast-gateway fast-bus fast-contract
 TORCH := $(addprefix tests/unit/,local trainer_worker tools core/grammars core/chat_templates core/rules/test_model_hub.py cli/test_dataset_records.py)
-# Collector, coordinator, console, archive and erasures, and whatever else of the next two needs their warehouse: two
+# Collector, coordinator, console, archive and erasures, and whatever else of the next needs their warehouse: three
 # groups start one.
 SERVICES := $(wildcard $(addprefix tests/integration/test_,co*.py archive*.py erasure*.py)) \
 	$(addprefix tests/integration/test_,base_url_only.py broker_restored.py gateway_assembled.py gateway_training.py)
 GATEWAY := $(filter-out $(SERVICES),$(wildcard tests/integration/test_gateway*.py))
 # Mostly waits, for a broker that is gone or comes back.
 BUS := $(filter-out $(SERVICES),$(wildcard tests/integration/test_b*.py))
+# Rewards and reports, alerts, notifications, the client.
+REWARDS := $(filter-out $(SERVICES),$(wildcard $(addprefix tests/integration/test_,re*.py al*.py no*.py cl*.py)))
 # A file that pytest is named is imported, also where all its tests are slow.
-REST := $(filter-out $(GATEWAY) $(SERVICES) $(BUS),$(wildcard tests/integration/test_*.py))
+REST := $(filter-out $(GATEWAY) $(SERVICES) $(BUS) $(REWARDS),$(wildcard tests/integration/test_*.py))
 fast-torch: TESTS = $(TORCH)
 fast-unit: TESTS = tests/unit $(TORCH:%=--ignore=%)
 fast-contract: TESTS = tests/contract
-fast-gateway: TESTS = tests/integration $(addprefix --ignore=,$(SERVICES) $(BUS) $(REST))
-fast-services: TESTS = tests/integration $(addprefix --ignore=,$(GATEWAY) $(BUS) $(REST))
-fast-bus: TESTS = tests/integration $(addprefix --ignore=,$(GATEWAY) $(SERVICES) $(REST))
-fast-servers: TESTS = tests/integration $(addprefix --ignore=,$(GATEWAY) $(SERVICES) $(BUS))
+fast-gateway: TESTS = tests/integration $(addprefix --ignore=,$(SERVICES) $(BUS) $(REWARDS) $(REST))
+fast-services: TESTS = tests/integration $(addprefix --ignore=,$(GATEWAY) $(BUS) $(REWARDS) $(REST))
+fast-bus: TESTS = tests/integration $(addprefix --ignore=,$(GATEWAY) $(SERVICES) $(REWARDS) $(REST))
+fast-rewards: TESTS = tests/integration $(addprefix --ignore=,$(GATEWAY) $(SERVICES) $(BUS) $(REST))
+fast-servers: TESTS = tests/integration $(addprefix --ignore=,$(GATEWAY) $(SERVICES) $(BUS) $(REWARDS))
 
 $(FAST): $(STAMP)
 	@mkdir -p $(TIMES); rm -f $(TIMES)/$@.tsv
@@ -293,7 +296,7 @@ test-unit: fast-torch fast-unit ## domains and pure parts, without sockets
 
 test-contract: fast-contract ## schemas, examples, typed messages
 
-test-integration: fast-gateway fast-services fast-servers fast-bus ## on the real nats-server, ClickHouse engine and S3
+test-integration: fast-gateway fast-services fast-servers fast-rewards fast-bus ## on the real nats-server, ClickHouse engine and S3
 
 test-slow: $(STAMP) $(NODE_STAMP) ## what is marked slow, and four times the examples of property tests
 	@$(PYTEST) -p no:cacheprovider -n 2 --dist loadfile -m "slow or hypothesis" --hypothesis-profile=full
