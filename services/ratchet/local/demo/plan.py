@@ -218,11 +218,13 @@ PROMPTS = replace(
 
 REAL = Plan(
     drills=None,
-    tickets=Supervised(examples=512, steps=64, learning_rate=1e-3, batch=8),
-    bad=Supervised(examples=128, steps=16, learning_rate=1e-3, batch=8),
+    tickets=Supervised(examples=256, steps=64, learning_rate=1e-3, batch=4),
+    bad=Supervised(examples=64, steps=16, learning_rate=1e-3, batch=4),
     # RLOO learns from tasks whose tries differ alone: what is always solved is not rehearsed, and is lost (ADR 66).
-    cycle=Reinforced(sample_size=320, learning_rate=1e-3, epochs=2, batch=8, solved_only=True),
-    rollouts=Rollouts(heldout_tasks=96, stages=(25, 50), stage_min_s=(2, 2), stage_min_trajectories=(20, 40)),
+    cycle=Reinforced(sample_size=320, learning_rate=1e-3, epochs=1, batch=4, solved_only=True),
+    rollouts=Rollouts(
+        heldout_tasks=96, stages=(25, 50), stage_min_s=(2, 2), stage_min_trajectories=(20, 40), suites=()
+    ),
     tasks=80,
     tries=4,
     promotions=1,
@@ -233,10 +235,10 @@ REAL = Plan(
     canary_deadline_s=1800.0,
     world=RECEPTION,
     acts=(
-        ("the whole stack starts", 30),
-        ("v1 learns from the log of a clerk who misjudges three kinds of messages", 600),
-        ("agents answer messages, and the next policy imitates what was solved; gate and canary judge it", 1200),
-        ("a bad policy is trained: the gate refuses it, and the canary rolls it back when it is overruled", 570),
+        ("the whole stack starts", 20),
+        ("v1 learns from the log of a clerk who misjudges three kinds of messages", 220),
+        ("agents answer messages, and the next policy imitates what was solved; gate and canary judge it", 590),
+        ("a bad policy is trained: the gate refuses it, and the canary rolls it back when it is overruled", 240),
     ),
     precision="bf16",
     # For engine_local: a kept token takes 23 kB in bfloat16, twice that in float32.
