@@ -44,7 +44,7 @@ async def collecting(bus: FakeBus) -> None:
 
 async def rewarding(bus: FakeBus) -> None:
     engine = AsyncApiClient(Peer("the engine", "http://127.0.0.1:1"))
-    await reward.assembled(RewardSettings(), bus, Warehouse(NOWHERE, "none", None), engine)
+    reward.assembled(RewardSettings(), bus, Warehouse(NOWHERE, "none", None), engine)
 
 
 async def coordinating(bus: FakeBus) -> None:

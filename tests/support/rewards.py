@@ -163,6 +163,10 @@ class Settled:
         return self.spec
 
 
+async def _none_yet() -> int:
+    return 0
+
+
 def computer(facts: StoredFacts, **changes: Any) -> RewardComputer:
     """Handlers over in-memory facts; nothing is folded unless projections are given."""
     histories = turn_histories()
@@ -173,7 +177,7 @@ def computer(facts: StoredFacts, **changes: Any) -> RewardComputer:
         "settled": facts,
         "histories": histories,
         "windows": score_windows(),
-        "windows_from": 0,
+        "newest_reward": _none_yet,
         "now": lambda: AT,
         "patience": timedelta(hours=1),
     }

@@ -77,10 +77,10 @@ async def build(settings: Settings, bounds: Bounds = AS_DECLARED) -> AsyncIterat
         stack.push_async_callback(warehouse.close)
         judges = await stack.enter_async_context(judges_of(settings, bus))
         engine = await stack.enter_async_context(AsyncApiClient(engine_of(settings)))
-        yield await assembled(settings, bus, warehouse, engine, judges, bounds)
+        yield assembled(settings, bus, warehouse, engine, judges, bounds)
 
 
-async def assembled(
+def assembled(
     settings: Settings,
     bus: Bus,
     warehouse: Warehouse,
@@ -100,7 +100,7 @@ async def assembled(
         settled=settled,
         histories=histories,
         windows=windows,
-        windows_from=await last_reward(bus),
+        newest_reward=partial(last_reward, bus),
         now=bus.now,
         patience=PATIENCE,
     )

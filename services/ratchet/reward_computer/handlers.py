@@ -9,7 +9,8 @@ trajectory and revises. (Of two opinions, the later sees both; see `domain.rewar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -81,19 +82,20 @@ class RewardComputer:
     """What the collector has stored."""
     histories: Projection[TurnHistory]
     windows: Projection[ScoreWindows]
-    windows_from: int
-    """Sequence in RL_REWARDS that the windows must have reached before a reward is normalised with them."""
+    newest_reward: Callable[[], Awaitable[int]]
+    """Sequence in RL_REWARDS that the windows must have reached once before a reward is normalised with them."""
     now: Callable[[], datetime]
     patience: timedelta
     """How long feedback waits for the first reward of a trajectory that is stored, and a message that is settled for
     its row."""
     _absent_since: dict[tuple[str, int], datetime] = field(default_factory=dict[tuple[str, int], datetime], init=False)
     """By stream and sequence of a message that was settled and has no row: when that was seen first."""
+    _windows_read: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     async def first_rewards(self, batch: Sequence[Received[Trajectory]]) -> Sequence[Outcome]:
         """Reward each trajectory that is stored and has no first reward yet."""
         await self.histories.wait_for(max(received.sequence for received in batch))
-        await self.windows.wait_for(self.windows_from)
+        await self._read_windows()
         stored = await self._stored("trajectories", batch)
         keys = {_key(received.message) for received in batch}
         known = _Known(await self.functions.in_force(), {}, *await self.facts.assessments(keys))
@@ -101,7 +103,7 @@ class RewardComputer:
 
     async def revisions(self, batch: Sequence[Received[Feedback]]) -> Sequence[Outcome]:
         """Revise the reward of each trajectory that new feedback is about."""
-        await self.windows.wait_for(self.windows_from)
+        await self._read_windows()
         stored = await self._stored("feedback", batch)
         keys = {_key(received.message) for received in batch}
         spec, trajectories = await self.functions.in_force(), await self.facts.trajectories(keys)
@@ -111,6 +113,12 @@ class RewardComputer:
         return _each_event_once(
             [self._revision(received, stored, known, places) async for received in with_pauses(batch)]
         )
+
+    async def _read_windows(self) -> None:
+        """Wait until the windows hold the past, at the start: a stream that is made anew counts from 1 again."""
+        if not self._windows_read.is_set():
+            await self.windows.wait_for(await self.newest_reward())
+            self._windows_read.set()
 
     async def _stored(self, table: str, batch: Sequence[Received[Trajectory | Feedback]]) -> _Stored:
         """What of the batch is stored. It waits for new messages; one that came before delays no other.

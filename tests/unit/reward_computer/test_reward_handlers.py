@@ -60,6 +60,19 @@ async def test_a_trajectory_gets_its_first_reward() -> None:
     assert (reward.trajectory_id, reward.revision, reward.role) == (trajectory().trajectory_id, 0, "support")
 
 
+async def test_rewards_go_on_when_their_stream_is_made_anew() -> None:
+    async def fifth() -> int:
+        return 5
+
+    windows = score_windows()
+    windows.applied_seq = 5
+    rewarding = computer(holding(trajectory()), windows=windows, newest_reward=fifth)
+    for _ in range(2):
+        (outcome,) = await rewarding.first_rewards([received(trajectory())])
+        assert published(outcome)
+        windows.applied_seq = 1  # of another stream, whose messages are few
+
+
 def assembled(at: datetime, by: str) -> Received[Trajectory]:
     """A trajectory that says it was assembled from an end that was stored at this instant; `by` published it."""
     metadata = msgspec.structs.replace(trajectory().metadata, source="assembled", reported_at=at)
