@@ -143,7 +143,7 @@ class Settings(ServiceSettings):
     """Where a rollout is expected to take longer at the role's traffic, a person is asked before it begins."""
     metrics: Names = CHOICES
     """What the rollback test compares: `failure` (known ones), `missing` (outcomes), `reward`, `latency`, `cost`.
-    Promotion asks for no evidence about `cost` where that is left out."""
+    Promotion asks for no evidence about `cost` where that is left out, and does not mind a higher `latency`."""
     roles_without_outcomes: Names = ()
     """Roles without outcomes: compared on reward, latency and first calls; a person promotes."""
     roles_that_lose_users: Names = ()

@@ -274,6 +274,8 @@ def test_a_role_may_keep_the_first_weight_until_a_second_threshold() -> None:
 def test_a_metric_that_looks_worse_than_its_margin_vetoes_promotion() -> None:
     rollout = with_canary(last_stage(), 200, **PROVEN, differences={"latency": 0.2})
     assert waiting_for(aged(rollout, 500), RULES) == ["latency is 0.200 worse, the margin is 0.1"]
+    without = quick_rules(metrics=("failure", "reward"))
+    assert waiting_for(aged(rollout, 500), without) == []
 
 
 def test_a_past_alarm_rolls_back_even_if_the_evidence_has_receded() -> None:

@@ -256,7 +256,7 @@ def _missing_proof(rollout: Rollout, rules: Rules) -> list[str]:
     worse = [
         f"{name} is {f'{value:.0%} higher' if name == COST else f'{value:.3f} worse'}, the margin is {margin:g}"
         for name, value in evidence.differences.items()
-        if value > (margin := rules.margin_of(name))
+        if name in (*rules.metrics, *rules.promotion_metrics) and value > (margin := rules.margin_of(name))
     ]
     applied = rollout.statistics.canary.applied
     if applied is not None and applied < LEAST_APPLIED:

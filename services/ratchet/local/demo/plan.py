@@ -97,13 +97,10 @@ class Rises:
 
 @dataclass(frozen=True, slots=True)
 class Takes:
-    """What one whole run took, from an empty directory to a stopped stack, served by `engine_local` (ADR 66)."""
+    """What one whole run took on two quiet cores, from an empty directory to a stopped stack, served by `engine_local`
+    (ADR 66)."""
 
     minutes: int
-    minutes_on_vllm: int
-    """The same run with vLLM in its place, under a load like it."""
-    load: float
-    """Of the machine meanwhile: processes that computed or waited for a core, in the mean, this run's among them."""
     memory_gb: float
     """All processes together, at most."""
     disk_gb: float
@@ -243,7 +240,7 @@ REAL = Plan(
     precision="bf16",
     # For engine_local: a kept token takes 23 kB in bfloat16, twice that in float32.
     environment={"RATCHET_ENGINE_RESIDENT_BYTES": "1000000000", "RATCHET_ENGINE_PREFIX_TOKENS": "16384"},
-    takes=Takes(minutes=40, minutes_on_vllm=62, load=17, memory_gb=7.6, disk_gb=0.9),
+    takes=Takes(minutes=18, memory_gb=7.6, disk_gb=0.9),
 )
 """`make demo ARGS=--real`: SmolLM2-135M-Instruct sorts a shop's mail."""
 
@@ -263,11 +260,11 @@ def notice(plan: Plan, *, on_vllm: bool) -> str:
     lines: list[str] = []
     if (took := plan.takes) is not None:
         lines.append(
-            f"A whole run took {took.minutes} minutes on two cores that other work shared (load {took.load:g}), "
-            f"{took.memory_gb:g} GB of memory and {took.disk_gb:g} GB of disk, in bfloat16 and served by engine_local."
+            f"A whole run took {took.minutes} minutes on two quiet cores, {took.memory_gb:g} GB of memory and "
+            f"{took.disk_gb:g} GB of disk, in bfloat16 and served by engine_local."
         )
         if on_vllm:
-            lines.append(f"Here vLLM serves, which took {took.minutes_on_vllm} minutes and 3.3 GB for itself.")
+            lines.append("Here vLLM serves, which takes about half as long again, and 3.3 GB for itself.")
     if plan.precision != "bf16":
         lines.append(
             "This processor was measured to multiply in bfloat16 hardly faster than in float32, so the run is in "
