@@ -124,7 +124,7 @@ class Delivery(Lasting):
         """With the report that is due, unless something else is under way. One that cannot be made now comes late."""
         rules = self._rules
         receiver = replace(receiver, reported=with_beginnings(receiver.reported, rules.reports, now))
-        waits = receiver.outgoing is not None or rules.hold_back("info", now)
+        waits = receiver.outgoing is not None or self._book() is None or rules.hold_back("info", now)
         if waits or not rules.reports or time.monotonic() < self._waits_until_s:
             return receiver
         try:
