@@ -9,6 +9,7 @@ from ratchet.trainer_worker.training.learner.advantages import (
     GRPO,
     REINFORCE,
     RLOO,
+    Estimator,
     Scored,
     Shaping,
     from_mean,
@@ -87,6 +88,15 @@ def test_a_lone_try_is_compared_with_its_stored_baseline() -> None:
 def test_a_lone_try_without_a_baseline_is_compared_with_everybody() -> None:
     estimated = trajectory_advantages([*group("a", 1.0), *group("b", 0.0), *group("c", 0.5)], RLOO, PLAIN)
     assert estimated.values == pytest.approx({"a0": 0.5, "b0": -0.5})
+
+
+@pytest.mark.parametrize("estimator", [RLOO, GRPO, REINFORCE], ids=["rloo", "grpo", "reinforce"])
+def test_a_lone_try_whose_reward_is_its_baseline_carries_no_signal(estimator: Estimator) -> None:
+    """A mean of equal rewards is one of them but for its rounding, which no division may blow up."""
+    alike = [one for key in "abcdefghij" for one in group(key, 0.11)]
+    stored = [one for key in "abc" for one in group(key, 0.7, baseline=0.7000000000000001)]
+    assert trajectory_advantages(alike, estimator, PLAIN).values == {}
+    assert trajectory_advantages(stored, estimator, PLAIN).values == {}
 
 
 def test_groups_of_equal_rewards_are_dropped_and_counted() -> None:

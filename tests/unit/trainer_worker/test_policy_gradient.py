@@ -182,6 +182,12 @@ def test_ppo_learns_from_no_group_of_equal_rewards(tmp_path: Path) -> None:
         load_train("ppo")(spec, policy_of(toy_model(0)), flat, RecordingRun(tmp_path, "ppo"))
 
 
+def test_ppo_does_not_train_the_entropy_alone(tmp_path: Path) -> None:
+    logged = [replace(one, reward=1.0) for one in play(toy_model(0), 16, 1, torch.Generator().manual_seed(0))]
+    with pytest.raises(DataUnusable, match="equal rewards"):
+        load_train("ppo")(job_spec("ppo", hyper=FULL), policy_of(toy_model(0)), logged, RecordingRun(tmp_path, "ppo"))
+
+
 def test_every_train_step_counts_the_tokens_that_went_through_the_model(tmp_path: Path) -> None:
     logged = play(toy_model(0), 8, 4, torch.Generator().manual_seed(0))
     run = RecordingRun(tmp_path, "rloo")

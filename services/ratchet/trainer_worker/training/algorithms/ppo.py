@@ -15,7 +15,7 @@ from ratchet.core.contract.snapshot import TrajectoryRow
 from ratchet.trainer_worker.errors import EqualRewards
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
-from ratchet.trainer_worker.training.learner.advantages import gae, groups_of, is_flat, whitened
+from ratchet.trainer_worker.training.learner.advantages import SAME, gae, groups_of, is_flat, whitened
 from ratchet.trainer_worker.training.learner.critic import Features, Values, fit_values
 from ratchet.trainer_worker.training.learner.policy_gradient import begin, drive, fixed_rows, update_options
 from ratchet.trainer_worker.training.learner.rows import PolicyData
@@ -34,7 +34,8 @@ def train(spec: JobSpec, policy: TrainedPolicy, trajectories: Sequence[Trajector
     groups = groups_of(learning.data.scored)
     flat = {member.trajectory_id for members in groups if is_flat(members) for member in members}
     learns = [row.trajectory_id not in flat for row in learning.data.rows]
-    if not any(learns):
+    rewards = [scored.reward for scored in learning.data.scored if scored.trajectory_id not in flat]
+    if not any(learns) or max(rewards) - min(rewards) < SAME:
         raise EqualRewards(len(groups))
     gamma = GAMMA if learning.hyper.gamma is None else learning.hyper.gamma
     gae_lambda = GAE_LAMBDA if learning.hyper.gae_lambda is None else learning.hyper.gae_lambda

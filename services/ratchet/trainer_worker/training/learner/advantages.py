@@ -24,7 +24,7 @@ class Estimator:
 
 
 SAME = 1e-9
-"""Rewards closer than this are equal: the group carries no signal."""
+"""Rewards closer than this to what they are compared with are equal to it: they carry no signal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,8 @@ def is_flat(members: Sequence[Scored]) -> bool:
 def _centred(members: Sequence[Scored], estimator: Estimator, cohort: float) -> list[float]:
     if len(members) == 1:
         only = members[0]
-        return [only.reward - (cohort if only.baseline is None else only.baseline)]
+        above = only.reward - (cohort if only.baseline is None else only.baseline)
+        return [0.0 if abs(above) < SAME else above]
     if is_flat(members):
         return [0.0] * len(members)
     return estimator.centred([trajectory.reward for trajectory in members])
