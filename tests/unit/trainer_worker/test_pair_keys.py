@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
 from hypothesis import given, strategies as st
 
 from ratchet.bus.message import JsonObject
 from ratchet.core.contract.snapshot import PairRow
 from ratchet.trainer_worker.training.child_run import read_snapshot
-from ratchet.trainer_worker.training.learner.pairs import hold_out_keys, split
+from ratchet.trainer_worker.training.learner.pairs import RowPair, hold_out_keys, improvement, shares, split
 from tests.support.snapshot_rows import pair_row
 from tests.support.trainer_runs import write_pairs
 
@@ -103,3 +104,15 @@ def test_another_seed_holds_out_others() -> None:
 
 def test_nothing_is_held_out_unless_it_is_asked_for() -> None:
     assert split([("a",), ("b",)], 0.0, seed=0) == ([0, 1], [])
+
+
+def test_pairs_of_one_task_are_one_observation() -> None:
+    pairs = [RowPair([], [], (f"group:{number // 4}",)) for number in range(16)]
+    before, after = shares(pairs, torch.zeros(16)), shares(pairs, torch.ones(16))
+    assert (before, after) == ([0.0] * 4, [1.0] * 4)
+    one_task = [RowPair([], [], ("group:0",))] * 16
+    gain, interval = improvement(shares(one_task, torch.zeros(16)), shares(one_task, torch.ones(16)))
+    assert gain == 1.0
+    assert interval["improvement_low"] < 0
+    uneven = [*pairs[:4], RowPair([], [], ("group:4",))]
+    assert shares(uneven, torch.tensor([1.0, 0.5, 0.0, 0.5, 1.0])) == [0.5, 1.0]

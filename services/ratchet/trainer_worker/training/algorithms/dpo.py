@@ -6,6 +6,7 @@ of a full fine-tune.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
 from ratchet.trainer_worker.training.chats import chat_rows
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
-from ratchet.trainer_worker.training.learner.pairs import RowPair, improvement, scores_of, split_pairs, wins, won
+from ratchet.trainer_worker.training.learner.pairs import RowPair, improvement, scores_of, shares, split_pairs, won
 from ratchet.trainer_worker.training.learner.preferences import (
     PairLogprobs,
     Reference,
@@ -130,25 +131,24 @@ def evaluate(
 
     Accuracy: the share of pairs whose chosen side is the likelier one, before (reference) and after. Win rate: the
     share on which the policy prefers the chosen side more than the reference does (one half where nothing was learnt),
-    with its 95 % interval. Improvement: accuracy after less accuracy before, with its own.
+    with its 95 % interval. Improvement: accuracy after less accuracy before, with its own. Every task counts the same.
     """
     if not pairs:
         return None
     chosen, rejected = score_sides(scorer, [pair.sides for pair in pairs], stop_requested)
     before, after = reference[0] - reference[1], chosen - rejected
-    gained = wins(after - before)
-    low, high = wilson(gained, len(pairs))
-    accuracy_before, accuracy = wins(before) / len(pairs), wins(after) / len(pairs)
+    gained, right_before, right = (shares(pairs, won(margins)) for margins in (after - before, before, after))
+    low, high = wilson(sum(gained), len(gained))
+    gain, interval = improvement(right_before, right)
     loss = dpo_loss(PairLogprobs(chosen, rejected, *reference), beta, label_smoothing)
     scores = {
         "holdout_pairs": float(len(pairs)),
         "holdout_loss": float(loss.loss_P.mean()),
-        "holdout_accuracy_before": accuracy_before,
-        "holdout_accuracy": accuracy,
-        "holdout_win_rate": gained / len(pairs),
+        "holdout_accuracy_before": statistics.fmean(right_before),
+        "holdout_accuracy": statistics.fmean(right),
+        "holdout_win_rate": statistics.fmean(gained),
         "holdout_win_rate_low": low,
         "holdout_win_rate_high": high,
         "holdout_margin": beta * float((after - before).mean()),
     }
-    scores |= improvement(won(before), won(after))
-    return EvaluationResults(benchmark_scores=scores, improvement_over_baseline=accuracy - accuracy_before)
+    return EvaluationResults(benchmark_scores=scores | interval, improvement_over_baseline=gain)

@@ -6,6 +6,7 @@ What training makes is no policy.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
 from ratchet.trainer_worker.training.chats import chat_rows
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
-from ratchet.trainer_worker.training.learner.pairs import improvement, scores_of, split_pairs, won
+from ratchet.trainer_worker.training.learner.pairs import improvement, scores_of, shares, split_pairs, won
 from ratchet.trainer_worker.training.learner.preferences import never
 from ratchet.trainer_worker.training.learner.rewards import (
     ReadPair,
@@ -58,7 +59,8 @@ def train(spec: JobSpec, policy: TrainedPolicy, pairs: Sequence[PairRow], run: R
     run.explained(chats.counts.findings())
     trained = run_loop(spec, policy, run, training)
     counts = made.counts(learn, held) | {"trained_tokens": sum(sum(pair.lengths) for pair in learnt)}
-    remembered = reward_scores("train", *reward_all(scorer, learnt[:LEARNT_SAMPLE], run.stop_requested), center)
+    sample = learnt[:LEARNT_SAMPLE]
+    remembered = reward_scores("train", sample, reward_all(scorer, sample, run.stop_requested), center)
     return Outcome(
         samples=len(learn),
         metrics=counts | trained.metrics | remembered | chats.counts.metrics(),
@@ -114,8 +116,8 @@ def evaluate(
     if not held_out:
         return None
     chosen, rejected = reward_all(scorer, held_out, stop_requested)
-    by_length = right_by_length(learnt, held_out)
-    scores = {"holdout_pairs": float(len(held_out)), "holdout_length_accuracy": float(by_length.mean())}
-    scores |= reward_scores("holdout", chosen, rejected, center) | improvement(by_length, won(chosen - rejected))
-    gain = scores["holdout_accuracy"] - scores["holdout_length_accuracy"]
+    by_length = shares(held_out, right_by_length(learnt, held_out))
+    gain, interval = improvement(by_length, shares(held_out, won(chosen - rejected)))
+    scores = {"holdout_pairs": float(len(held_out)), "holdout_length_accuracy": statistics.fmean(by_length)}
+    scores |= reward_scores("holdout", held_out, (chosen, rejected), center) | interval
     return EvaluationResults(benchmark_scores=scores, improvement_over_baseline=gain)

@@ -6,8 +6,10 @@ Only what the assistant says after a pair's prompt learns. What shares a prompt 
 from __future__ import annotations
 
 import hashlib
+import statistics
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 from torch import Tensor
@@ -20,6 +22,15 @@ from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.chats import ChatRows
 from ratchet.trainer_worker.training.learner.rows import Row
+
+
+class HasKeys(Protocol):
+    """Pairs of either kind."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """See `hold_out_keys`; pairs that share one belong together."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,20 +157,22 @@ def scores_of(results: EvaluationResults | None) -> Mapping[str, float]:
     return {} if results is None else results.benchmark_scores or {}
 
 
-def improvement(before: Tensor, after: Tensor) -> dict[str, float]:
-    """The 95 % interval of an accuracy less the one that it is compared with, from `won` of the same pairs."""
-    low, high = paired_difference(before.tolist(), after.tolist())
-    return {"improvement_low": low, "improvement_high": high}
+def shares(pairs: Sequence[HasKeys], won_P: Tensor) -> list[float]:
+    """The mean of `won` over the pairs of each task. Tasks are what is drawn: pairs of one task share tries, so that an
+    interval over pairs would take a few tasks for many.
+    """
+    return [float(won_P[own].mean()) for own in _connected([pair.keys for pair in pairs])]
+
+
+def improvement(before: Sequence[float], after: Sequence[float]) -> tuple[float, dict[str, float]]:
+    """An accuracy less the one that it is compared with, from `shares` of the same pairs, and its 95 % interval."""
+    low, high = paired_difference(before, after)
+    return statistics.fmean(after) - statistics.fmean(before), {"improvement_low": low, "improvement_high": high}
 
 
 def won(margins: Tensor) -> Tensor:
     """Of each margin whether it is above 0: 1, 0, or one half for a tie."""
     return (margins > 0).float() + 0.5 * (margins == 0).float()
-
-
-def wins(margins: Tensor) -> float:
-    """How many are above 0; a tie is half of one."""
-    return float(won(margins).sum())
 
 
 def _connected(keys: Sequence[Sequence[Hashable]]) -> list[list[int]]:

@@ -5,6 +5,7 @@ Shapes: _P pairs.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from torch.nn.functional import logsigmoid
 from ratchet.core.rules.intervals import wilson
 from ratchet.trainer_worker.errors import DataUnusable, StopRequested
 from ratchet.trainer_worker.training.learner.logprobs import HEAD_TOLERANCE, Scorer
-from ratchet.trainer_worker.training.learner.pairs import RowPair, wins, won
+from ratchet.trainer_worker.training.learner.pairs import RowPair, shares, won
 from ratchet.trainer_worker.training.learner.preferences import never
 from ratchet.trainer_worker.training.learner.ranking import auc, auc_interval
 from ratchet.trainer_worker.training.learner.rows import Row
@@ -31,6 +32,8 @@ class ReadPair:
     rejected: Row
     lengths: tuple[int, int]
     """Tokens of the answers, the chosen one's first."""
+    keys: tuple[str, ...] = ()
+    """Those of its `RowPair`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,9 @@ def reward_loss(chosen_P: Tensor, rejected_P: Tensor, center: float = 0.0) -> Re
 def read_pair(pair: RowPair, pad: int | None) -> ReadPair:
     """A conversation of several rows is read at the end of its last one, which has all of it."""
     lengths = tuple(sum(row.trained for row in side) for side in pair.sides)
-    return ReadPair(read_at_end(pair.chosen[-1], pad), read_at_end(pair.rejected[-1], pad), (lengths[0], lengths[1]))
+    return ReadPair(
+        read_at_end(pair.chosen[-1], pad), read_at_end(pair.rejected[-1], pad), (lengths[0], lengths[1]), pair.keys
+    )
 
 
 def read_at_end(row: Row, pad: int | None) -> Row:
@@ -116,15 +121,17 @@ def right_by_length(learnt: Sequence[ReadPair], held: Sequence[ReadPair]) -> Ten
     return by_length if float(longer_wins(learnt).mean()) >= 0.5 else 1 - by_length
 
 
-def reward_scores(prefix: str, chosen_P: Tensor, rejected_P: Tensor, center: float) -> dict[str, float]:
-    """What rewards of pairs show: loss, pair accuracy, AUC, margin, and the intervals of both shares."""
-    pairs = len(chosen_P)
+def reward_scores(
+    prefix: str, pairs: Sequence[ReadPair], rewards: tuple[Tensor, Tensor], center: float
+) -> dict[str, float]:
+    """What rewards of pairs show: loss, pair accuracy, AUC, margin, and the intervals of both shares, over tasks."""
+    chosen_P, rejected_P = rewards
     area = auc(chosen_P.tolist(), rejected_P.tolist())
-    right = wins(chosen_P - rejected_P)
-    (low, high), (least, most) = wilson(right, pairs), auc_interval(area, pairs, pairs)
+    right = shares(pairs, won(chosen_P - rejected_P))
+    (low, high), (least, most) = wilson(sum(right), len(right)), auc_interval(area, len(right), len(right))
     return {
         f"{prefix}_loss": float(reward_loss(chosen_P, rejected_P, center).loss_P.mean()),
-        f"{prefix}_accuracy": right / pairs,
+        f"{prefix}_accuracy": statistics.fmean(right),
         f"{prefix}_accuracy_low": low,
         f"{prefix}_accuracy_high": high,
         f"{prefix}_auc": area,
