@@ -146,8 +146,11 @@ def update_of(trajectory: Trajectory) -> Feedback | None:
 
 
 def is_complete(end: TrajectoryEnd, run: Run) -> bool:
-    """Whether all turns that the gateway saw are there; when it no longer knows, one is enough."""
-    return len(run.turns) + run.left_out >= max(1, end.turns or 1)
+    """Whether all turns that the gateway saw are there, and those on which they follow; when it no longer knows how
+    many it saw, one is enough."""
+    there = {turn.turn_id for turn in run.turns}
+    follows = {turn.parent_turn_id for turn in run.turns if turn.parent_turn_id and turn.parent_messages != 0}
+    return len(run.turns) + run.left_out >= max(1, end.turns or 1) and follows <= there
 
 
 def possible_children(role: str, trajectory_id: str, turns: Sequence[Turn]) -> list[str]:

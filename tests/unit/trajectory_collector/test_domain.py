@@ -96,6 +96,14 @@ def test_trajectory_is_complete_when_the_turns_that_gateway_saw_are_stored(
     assert is_complete(trajectory_end(turns=seen), Run([turn("one", n) for n in range(stored)])) is complete
 
 
+def test_end_that_overtakes_turns_waits_for_those_on_which_others_follow() -> None:
+    turns = [turn("one", n) for n in range(3)]
+    assert not is_complete(trajectory_end(), Run([turns[0], turns[2]]))
+    assert is_complete(trajectory_end(), Run(turns))
+    whole_prompt = msgspec.structs.replace(turns[2], parent_messages=0)
+    assert is_complete(trajectory_end(), Run([turns[0], whole_prompt]))
+
+
 def test_every_message_of_a_collected_stream_has_a_handler() -> None:
     contracts = load_contracts()
     streams = collected(contracts)
