@@ -76,7 +76,7 @@ def tries() -> Iterator[tuple[str, str, str]]:
         yield from (("ask", bucket, f"{asked}.{role}.{DIGEST}") for role in (ROLE, "_all", "another"))
         yield from (("look", bucket, f"{asked}.{key}") for key in (DIGEST, ">"))
     for stream in ALL_STREAMS:
-        yield "read", stream, f"{API}.STREAM.MSG.GET.{stream}"
+        yield "get", stream, f"{API}.STREAM.MSG.GET.{stream}"
         yield "read", stream, f"{API}.CONSUMER.CREATE.{stream}.reader-1"
         yield "follow", stream, f"{API}.CONSUMER.LIST.{stream}"
         yield "trim", stream, f"{API}.STREAM.PURGE.{stream}"
@@ -99,6 +99,8 @@ def is_right(program: str, verb: str, name: str) -> bool:
     rights = rights_of(CONTRACTS, program)
     opened = {*rights.opens, *rights.writes}
     buckets, looked_up = {f"KV_{bucket}" for bucket in opened}, opened & CONTRACTS.asked
+    followed = {*rights.follows, *rights.trims}
+    consumed = {CONTRACTS.consumers[consumer].stream for consumer in rights.consumes}
     given: dict[str, set[str]] = {
         "send": {*rights.sends},
         "append": {program} if AuditEntry.TOPIC in rights.sends else set(),
@@ -106,7 +108,8 @@ def is_right(program: str, verb: str, name: str) -> bool:
         "read": {*rights.reads, *buckets},
         "ask": {keys.partition(".")[0] for keys in rights.asks} | looked_up,
         "look": looked_up,
-        "follow": {*rights.follows, *rights.trims},
+        "get": {*rights.reads, *buckets} | followed | consumed,
+        "follow": followed,
         "trim": {*rights.trims},
         "delete": {*rights.deletes},
         "consume": {*rights.consumes},

@@ -180,13 +180,13 @@ def _consuming(spec: ConsumerSpec) -> Iterator[str]:
     yield f"{API}.CONSUMER.DURABLE.CREATE.{spec.stream}.{durable}"
     for verb in ("INFO", "MSG.NEXT"):
         yield f"{API}.CONSUMER.{verb}.{spec.stream}.{durable}"
-    yield f"{API}.DIRECT.GET.{spec.stream}"
+    yield f"{API}.STREAM.MSG.GET.{spec.stream}"
     yield f"{API}.STREAM.INFO.{spec.stream}"
     yield f"$JS.ACK.{spec.stream}.{durable}.>"
 
 
 def _following(stream: str) -> Iterator[str]:
-    for verb in ("STREAM.INFO", "DIRECT.GET", "CONSUMER.LIST"):
+    for verb in ("STREAM.INFO", "STREAM.MSG.GET", "CONSUMER.LIST"):
         yield f"{API}.{verb}.{stream}"
     yield f"{API}.CONSUMER.INFO.{stream}.*"
 

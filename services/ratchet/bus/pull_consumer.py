@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import TypeVar
@@ -48,6 +48,8 @@ ANSWER_S = 5.0
 """Longest wait for what the broker knows."""
 _DOES_NOT_EXIST = (10014, 10059)
 """The broker's codes for a consumer, and a stream, that do not exist."""
+_NO_MESSAGE = 10037
+"""Its code for a message that a stream does not hold."""
 OVERHEAD = 64 * 1024
 """Room for the subjects that the server counts beside headers and body."""
 
@@ -64,6 +66,17 @@ class _Error(msgspec.Struct, frozen=True):
 class _Refusal(msgspec.Struct, frozen=True):
     """What stands in the broker's answer in place of what was asked."""
 
+    error: _Error | None = None
+
+
+class _Stored(msgspec.Struct, frozen=True):
+    time: datetime
+
+
+class _Held(msgspec.Struct, frozen=True):
+    """The broker's answer about a message, or that there is none."""
+
+    message: _Stored | None = None
     error: _Error | None = None
 
 
@@ -306,17 +319,23 @@ async def unsettled_since(nc: Connection, stream: str, state: ConsumerState) -> 
 
 
 async def stored_at(nc: Connection, stream: str, sequence: int, subject: str) -> datetime | None:
-    """When the first message of a subject was stored, from a sequence on; None without one. Raises `BusUnavailable`."""
-    answer = await handed_out(nc, stream, msgspec.json.encode({"seq": sequence, "next_by_subj": subject}))
-    return answer and msgspec.convert((answer.headers or {})["Nats-Time-Stamp"], datetime)
+    """When the first message of a subject was stored, from a sequence on; None without one. Raises `BusUnavailable`.
+
+    The stream's leader answers: to `DIRECT.GET` a copy may, that lacks for a moment what the stream has acknowledged.
+    """
+    question = f"STREAM.MSG.GET.{stream}"
+    answer = await ask(nc, question, _Held, {"seq": sequence, "next_by_subj": subject})
+    if answer.error is not None and answer.error.err_code != _NO_MESSAGE:
+        raise BusUnavailable(f"cannot ask {question}: {answer.error.description}")
+    return answer.message and answer.message.time
 
 
-async def handed_out(nc: Connection, place: str, question: bytes = b"") -> Msg | None:
-    """A message of a stream, as it was asked for, or the newest of a `<stream>.<subject>`; None without one. Raises
-    `BusUnavailable`, also where the program may not ask."""
+async def handed_out(nc: Connection, place: str) -> Msg | None:
+    """The newest message of a `<stream>.<subject>`; None without one. Raises `BusUnavailable`, also where the program
+    may not ask."""
     try:
         async with asyncio.timeout(ANSWER_S):
-            answer = await nc.request(f"{nc.api}.DIRECT.GET.{place}", question, timeout=ANSWER_S)
+            answer = await nc.request(f"{nc.api}.DIRECT.GET.{place}", timeout=ANSWER_S)
     except (nats.errors.Error, TimeoutError, OSError) as error:
         raise BusUnavailable(f"{place} does not answer: {error or type(error).__name__}") from error
     headers = answer.headers or {}
@@ -325,7 +344,7 @@ async def handed_out(nc: Connection, place: str, question: bytes = b"") -> Msg |
     return answer if "Nats-Sequence" in headers else None
 
 
-async def ask(nc: Connection, question: str, kind: type[S], body: dict[str, int] | None = None) -> S:
+async def ask(nc: Connection, question: str, kind: type[S], body: Mapping[str, int | str] | None = None) -> S:
     """The broker's own answer about streams or a consumer. Raises `BusUnavailable`, with its words if it refuses.
 
     A `kind` with a field `error` gets the broker's refusals too.

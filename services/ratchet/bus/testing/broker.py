@@ -86,17 +86,17 @@ class FakeConnection:
         self, subject: str, question: bytes = b"", *, headers: dict[str, str] | None = None, **_: object
     ) -> Answer:
         """Answer `$JS.API.STREAM.NAMES`, `STREAM.INFO.<stream>`, `CONSUMER.INFO.<stream>.<consumer>`,
-        `DIRECT.GET.<stream>`, from a sequence on, `DIRECT.GET.<stream>.<subject>`, or a message to store."""
+        `STREAM.MSG.GET.<stream>`, from a sequence on, `DIRECT.GET.<stream>.<subject>`, or a message to store."""
         self._broker.check()
         if not subject.startswith(API):
             return Answer(msgspec.json.encode(self._broker.append(Record(subject, headers or {}, question))))
         if (asked := subject.removeprefix("$JS.API.DIRECT.GET.")) != subject:
             stream, of = asked.partition(".")[::2]
-            if of:
-                return self._broker.held(stream).newest_of(of)
+            return self._broker.held(stream).newest_of(of)
+        if (stream := subject.removeprefix("$JS.API.STREAM.MSG.GET.")) != subject:
             at = self._broker.held(stream).stored_from(**msgspec.json.decode(question))
-            stored = {"Nats-Sequence": "1", "Nats-Time-Stamp": at.isoformat()} if at is not None else {"Status": "404"}
-            return Answer(b"", stored)
+            none = {"error": {"err_code": 10037, "description": "no message found"}}
+            return Answer(msgspec.json.encode({"message": {"time": at}} if at is not None else none))
         what, name = ([*subject.removeprefix("$JS.API.").split(".INFO."), ""])[:2]
         if what == "STREAM.NAMES":
             names = [*self._broker.streams, *(f"{BUCKET}{bucket}" for bucket in self._broker.contracts.buckets)]
