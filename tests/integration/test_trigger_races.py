@@ -46,7 +46,7 @@ def firer_on(bus: Bus) -> tuple[KvJobs, Firer]:
         schedule=Schedule({"default": 1}, 60.0),
         counted=lambda _: Counted(),
     )
-    planner = Planner(store=store, policies=UNASKED, data=UNASKED, abilities=able)
+    planner = Planner(store=store, policies=UNASKED, data=UNASKED, abilities=able, exporter=UNASKED)
     jobs: Any = SimpleNamespace(store=store, intake=intake, planner=planner)
     return store, Firer(jobs, Bucket(bus, "coordinator", Claim), bus.now)
 

@@ -7,13 +7,15 @@ import re
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
-from ratchet.core.contract.training import DatasetFilter
+from ratchet.core.contract.training import DatasetFilter, TrainingConfig
 from ratchet.core.datasets.domain.selection import Candidate, TrajectoryRules, select
+from ratchet.core.errors import Rejected
 from ratchet.core.rules.algorithms import BUILT_IN
 from ratchet.core.rules.defaults import DEFAULTS
 from ratchet.rl_coordinator.jobs.domain.planning import (
@@ -25,6 +27,8 @@ from ratchet.rl_coordinator.jobs.domain.planning import (
     tries_of,
     with_successes,
 )
+from ratchet.rl_coordinator.jobs.domain.requests import Abilities
+from ratchet.rl_coordinator.jobs.planner import PLAIN, Planner
 from ratchet.rl_coordinator.registry import Policies
 from tests.support.training import AMOUNTS, NOON, registered
 
@@ -283,3 +287,26 @@ def test_prompt_is_tried_first_where_the_gate_has_tasks() -> None:
     assert then.chosen.algorithm == "rloo"
     without = plan(shaped(**GRADIENT), OFFERED)
     assert "RATCHET_CANARY_TASK_FILES" in {one.algorithm: one.why for one in without.rejected}["gepa"]
+
+
+async def test_a_proposal_whose_job_would_be_refused_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing:
+        async def require_data(self, _: str, config: TrainingConfig) -> None:
+            if config.algorithm == "sft":
+                raise Rejected("its ramp would not end")
+
+    class Empty:
+        async def policies_of(self, _: str) -> Policies:
+            return Policies(None, {})
+
+    async def shape(*_: object) -> Shape:
+        return shaped(rewarded=1213, successes=762, mixed_groups=40, groups=160)
+
+    monkeypatch.setattr(Planner, "_shape", shape)
+    data: Any = SimpleNamespace(snapshots=SimpleNamespace(consumed=list))
+    parts: Any = {"store": None, "policies": Empty(), "exporter": Refusing()}
+    planner = Planner(**parts, data=data, abilities=Abilities(True, OFFERED, AMOUNTS))
+    _, proposal = await planner.plan("support", PLAIN)
+    assert proposal.chosen is not None
+    assert proposal.chosen.algorithm == "rloo"
+    assert "but its ramp would not end" in proposal.explanation

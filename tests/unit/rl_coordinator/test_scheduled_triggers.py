@@ -52,7 +52,7 @@ class Coordinator:
             schedule=Schedule({"default": 1}, 60.0),
             counted=lambda _: Counted(),
         )
-        planner = Planner(store=self.store, policies=UNASKED, data=UNASKED, abilities=able)
+        planner = Planner(store=self.store, policies=UNASKED, data=UNASKED, abilities=able, exporter=UNASKED)
         jobs: Any = SimpleNamespace(store=self.store, intake=intake, planner=planner)
         self.claims = Bucket(self.bus, "coordinator", Claim)
         self.firer = Firer(jobs, self.claims, lambda: self.now)

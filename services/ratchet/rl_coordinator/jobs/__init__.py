@@ -122,7 +122,7 @@ async def build_jobs(  # noqa: PLR0913 - assembles the subject of all that it is
         intake=intake,
         store=store,
         exporter=exporter,
-        planner=Planner(store, policies, data, able),
+        planner=Planner(store, policies, data, able, exporter),
         quarantine=data.quarantine,
         policies=policies,
         warehouse=warehouse,

@@ -17,7 +17,7 @@ from ratchet.core.datasets.domain.labels import counted, labels
 from ratchet.core.datasets.domain.pairs import PairRules, select_pairs
 from ratchet.core.datasets.domain.selection import Consumed, TrajectoryRules
 from ratchet.core.datasets.s3_snapshots import Snapshots
-from ratchet.core.datasets.selector import SnapshotQuery, SnapshotSelector, with_human_share, without_raters
+from ratchet.core.datasets.selector import SnapshotSelector, with_human_share, without_raters
 from ratchet.core.errors import Conflict, Rejected
 from ratchet.core.preferences.quarantine import Quarantine
 from ratchet.core.rules.algorithms import ALGORITHMS, dataset_format
@@ -31,8 +31,8 @@ from ratchet.rl_coordinator.jobs.domain.planning import (
     tries_of,
     with_successes,
 )
-from ratchet.rl_coordinator.jobs.domain.requests import Abilities, config_problems
-from ratchet.rl_coordinator.jobs.exporter import parent_of
+from ratchet.rl_coordinator.jobs.domain.requests import STREAM, Abilities, config_problems
+from ratchet.rl_coordinator.jobs.exporter import Exporter, parent_of
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
 from ratchet.rl_coordinator.jobs.task_sets import TaskFiles
 from ratchet.rl_coordinator.registry import KvPolicies, Policies
@@ -56,7 +56,6 @@ class RoleData:
     preferences: Preferences
     snapshots: Snapshots
     selector: SnapshotSelector
-    """What chooses the data of a job, and says whether a proposal would have any."""
     tasks: TaskFiles
     pairs_per_group: int
     quarantine: Quarantine
@@ -70,6 +69,8 @@ class Planner:
     policies: KvPolicies
     data: RoleData
     abilities: Abilities
+    exporter: Exporter
+    """What chooses the data of a job, and says why a proposal could not start."""
 
     async def plan(
         self, role: str, asked: TrainingConfig | None = None, held_out: float | None = None
@@ -92,7 +93,7 @@ class Planner:
             proposal = plan(shape, self.abilities.algorithms, impossible)
             if proposal.chosen is None or ALGORITHMS[proposal.chosen.algorithm].writes_bundle:
                 return shape, proposal
-            problem = await self._problem(role, _planned(asked, proposal), policies, consumed)
+            problem = await self._problem(role, _planned(asked, proposal))
             if problem is None:
                 return shape, proposal
             impossible[proposal.chosen.algorithm] = problem
@@ -122,7 +123,8 @@ class Planner:
             asked.dataset.filter or DatasetFilter(),
             policies.generations(parent_of(policies, asked.base_model)),
         )
-        candidates = (await self.data.trajectories.catalogue(role)).candidates
+        held = await self.exporter.held() if asked.dataset.source == STREAM else None
+        candidates = (await self.data.trajectories.catalogue(role, held)).candidates
         gradient = TrajectoryRules(chosen, True, consumed.trajectories, generations)
         opinions = await self.data.preferences.opinions(role)
         chosen = without_raters(chosen, await self.data.quarantine.left_out(role, opinions))
@@ -154,18 +156,16 @@ class Planner:
             held_out_tasks=len(gate.tasks) if gate else 0,
         )
 
-    async def _problem(self, role: str, config: TrainingConfig, policies: Policies, consumed: Consumed) -> str | None:
+    async def _problem(self, role: str, config: TrainingConfig) -> str | None:
         """Why a job of this configuration could not start now; None for one that could."""
         reasons = config_problems(config, self.abilities)
         if reasons:
             return "; ".join(reasons)
-        generations = policies.generations(parent_of(policies, config.base_model))
-        query = SnapshotQuery(role, config.algorithm, config.dataset, consumed, generations)
-        chosen = await self.data.selector.select(query)
-        least = chosen.minimum
-        if len(chosen.ids) < least:
-            return f"{len(chosen.ids)} of them can be chosen, and it needs {least}"
-        return chosen.problem
+        try:
+            await self.exporter.require_data(role, config)
+        except Rejected as error:
+            return str(error)
+        return None
 
 
 def _planned(asked: TrainingConfig, proposal: Plan) -> TrainingConfig:
