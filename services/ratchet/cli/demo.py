@@ -16,7 +16,7 @@ app = typer.Typer()
 @app.command()
 def demo(
     directory: Annotated[
-        Path, typer.Option("--directory", "--dir", help="State and logs; emptied at the start.")
+        Path, typer.Option("--directory", "--dir", help="State and logs; emptied of an earlier demo at the start.")
     ] = Path(".ratchet/demo"),
     full: Annotated[
         bool, typer.Option("--full", help="Train the base model and the bad policy too, and promote two policies.")

@@ -20,7 +20,7 @@ from rich.live import Live
 
 from ratchet.bus.tasks import end
 from ratchet.core.contract.policy_manifest import BFLOAT16
-from ratchet.core.errors import RatchetError
+from ratchet.core.errors import Conflict, RatchetError
 from ratchet.local.demo.claims import Claim, Findings, claims, read_findings
 from ratchet.local.demo.connections import Connections, connect
 from ratchet.local.demo.observer import Observer, Picture
@@ -28,6 +28,7 @@ from ratchet.local.demo.plan import (
     DEMO,
     EXAMS,
     FULL,
+    HELD_OUT,
     PROMPTS,
     REAL,
     REAL_FLOAT32,
@@ -47,6 +48,7 @@ from ratchet.local.local_stack.catalog import ENGINE, TRAINER
 from ratchet.local.local_stack.member import Member
 from ratchet.local.local_stack.orphans import end_orphans
 from ratchet.local.local_stack.plan import shared_of
+from ratchet.local.local_stack.preflight import require_writable
 from ratchet.local.local_stack.settings import StackSettings
 from ratchet.local.local_stack.stack import Stack
 from ratchet.local.local_stack.state import LOCK_FILE, read_record, remove_record, stack_lock
@@ -66,7 +68,7 @@ class Options:
     """How to run it."""
 
     directory: Path
-    """State and logs; emptied at the start."""
+    """State and logs: a new or empty directory, or one of an earlier demo, which is emptied at the start."""
     full: bool = False
     """Everything is made in the demo: its base model and its bad policy, too."""
     real: bool = False
@@ -108,7 +110,8 @@ class Screen:
 
 
 def run(options: Options) -> int:
-    """Run the demo; 0 when every claim holds, 130 when it was interrupted. Raises `DemoBroke`."""
+    """Run the demo; 0 when every claim holds, 130 when it was interrupted. Raises `DemoBroke`, and as `require_own`."""
+    require_own(options.directory)
     lines = options.plain or options.as_json
     console = Console(force_terminal=False if lines else None, quiet=options.as_json)
     if not console.is_terminal:
@@ -174,11 +177,11 @@ async def close_the_loop(
     seen: Callable[[Observer], None] | None = None,
     vllm: VllmSettings | None = None,
 ) -> Ending:
-    """Run everything in `directory`, which is emptied first; nothing runs afterwards. `seen` gets the observer.
+    """Run everything in `directory`, emptied of an earlier demo first; nothing runs afterwards.
 
-    `vllm` serves the policies; without it `engine_local` does.
+    `seen` gets the observer. `vllm` serves the policies; without it `engine_local` does.
     """
-    await asyncio.to_thread(_empty, directory)
+    await asyncio.to_thread(empty, directory)
     async with (
         _stack(plan, directory, progress, vllm) as connections,
         _watched(connections, progress, plan, directory, seen),
@@ -246,14 +249,27 @@ async def _watched(
             await observer.look()
 
 
-def _empty(directory: Path) -> None:
-    """Forget an earlier run, ending what it may have left running. Raises `AlreadyRunning`."""
+def require_own(directory: Path) -> None:
+    """Raise `ConfigError` where no state can be kept, and `Conflict` where the files are no demo's."""
+    require_writable(directory)
+    held = [path for path in directory.iterdir() if path.name != LOCK_FILE] if directory.is_dir() else []
+    if held and not (directory / HELD_OUT).is_file():
+        raise Conflict(
+            f"{directory} holds files of no earlier demo, and a demo empties its directory: "
+            "name a new one with `--dir`, or remove it yourself"
+        )
+
+
+def empty(directory: Path) -> None:
+    """Forget an earlier run, ending what it may have left running. Raises `AlreadyRunning`, and as `require_own`."""
+    require_own(directory)
     with stack_lock(directory):
         left = read_record(directory)
         if left is not None:
             end_orphans(left)
             remove_record(directory)
-        for path in directory.iterdir():
+        mark = HELD_OUT.parts[0]
+        for path in sorted(directory.iterdir(), key=lambda path: path.name == mark):  # the mark goes last
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
             elif path.name != LOCK_FILE:
