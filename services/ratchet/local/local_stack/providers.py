@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from ratchet.bus.settings import without_user
 from ratchet.core.errors import ConfigError
@@ -73,14 +74,28 @@ def require_one_source(settings: StackSettings, environment: Mapping[str, str]) 
 def _upstream(named: str, environment: Mapping[str, str]) -> dict[str, object]:
     if "://" in named:
         key: dict[str, object] = {"api_key_env": KEY} if environment.get(KEY) else {}
-        return {"name": "upstream", "base_url": named.rstrip("/"), **key}
+        return {"name": "upstream", "base_url": _base_url(named), **key}
     if named in PROVIDERS:
         provider = PROVIDERS[named]
         address = environment.get(ADDRESS + named.upper()) or provider.base_url
-        upstream: dict[str, object] = {"name": named, "kind": provider.kind, "base_url": address.rstrip("/")}
+        upstream: dict[str, object] = {"name": named, "kind": provider.kind, "base_url": _base_url(address)}
         return upstream | {"api_key_env": provider.key_variable, "apis": list(provider.apis)}
     known = f"there are {', '.join(PROVIDERS)}, or a URL such as http://127.0.0.1:8000/v1"
     raise ConfigError(f"there is no provider {named!r}{nearest(named, PROVIDERS.keys())}; {known}")
+
+
+def _base_url(text: str) -> str:
+    """Known before a start: the gateway refuses such an address too, but when servers run."""
+    try:
+        parts = urlsplit(text)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        good = False
+    if not good or any(letter.isspace() or not letter.isprintable() for letter in text):
+        raise ConfigError(
+            f"{without_user(text)!r} is no server's URL: write it as http://HOST:PORT/v1 or https://HOST/v1"
+        )
+    return text.rstrip("/")
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,16 @@ def test_an_unknown_provider_is_refused_with_the_nearest_one() -> None:
         upstream_environment("opnai", {})
 
 
+@pytest.mark.parametrize(
+    "url", ["ftp://x", "http://", "http://x:99999", "http://x y/v1", "http://[x", "file:///etc/passwd"]
+)
+def test_a_start_with_an_url_of_no_server_is_refused_first(url: str) -> None:
+    with pytest.raises(ConfigError, match="is no server's URL: write it as"):
+        upstream_environment(url, {})
+    with pytest.raises(ConfigError, match="is no server's URL: write it as"):
+        upstream_environment("openai", {"RATCHET_UPSTREAM_URL_OPENAI": url})
+
+
 def test_a_start_without_the_key_is_refused_before_anything_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
