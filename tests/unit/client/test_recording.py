@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from ratchet.client.opt_outs import OptOuts
 from ratchet.client.recording import Recording
@@ -106,6 +107,15 @@ def test_an_episode_that_goes_back_in_time_is_refused_at_once(start: datetime, e
 def test_an_episode_without_an_action_is_refused_at_once() -> None:
     with pytest.raises(Rejected, match="at least one action"):
         recording([]).record_episode(context={"task_id": "t"}, actions=[])
+
+
+@pytest.mark.parametrize("given", [{}, {"thumbs": True, "stars": 4}])
+def test_feedback_that_is_dropped_leaves_in_the_log_what_to_give(given: dict[str, Any]) -> None:
+    put: list[Message] = []
+    with capture_logs() as logs:
+        recording(put, strict=False).feedback("0199f3a1-7c42-7d10-9b1e-2f6a4c8d0e11", **given)
+    assert not put
+    assert "give exactly one of thumbs, stars, correction" in logs[0]["reason"]
 
 
 @pytest.mark.parametrize(
