@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import nats.errors
 from nats.js.errors import NotFoundError
 
 from tests.chaos.schedule import CLOCK, CUT, DELETE, FREEZE, FULL_DISK, KILL, STEPS_S, Planned
@@ -97,6 +99,12 @@ class Delete:
     draw: float
 
     async def begin(self) -> None:
+        while True:  # the fault before may have taken the broker down
+            with suppress(nats.errors.Error):
+                return await self._delete()
+            await asyncio.sleep(0.5)
+
+    async def _delete(self) -> None:
         jetstream, stream = self.world.connection.jetstream(), self.target.split()[-1]
         with suppress(NotFoundError):  # it is being made again
             if stream == self.target:
