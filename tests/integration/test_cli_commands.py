@@ -255,7 +255,7 @@ def test_the_beginning_of_an_id_and_latest_name_what_they_name_everywhere(direct
     feedback = ["feedback", "--thumbs", "up", "--dry-run"]
     lines = [
         *(["jobs", name] for name in (short_ids(ids)[ids[0]], "latest", "airline@latest", ids[0][:4], "abcdef")),
-        *(["trajectories", "show", name] for name in (short, "latest", "airline@latest")),
+        *(["trajectories", "show", name] for name in (short, "latest", "airline@latest", "no-such-name")),
         *([*feedback, name] for name in (short, "latest", "no-such-name")),
         [*feedback, "latest", "--role", "airline"],
         *(["dataset", "show", name] for name in ("latest", "abcdef")),
@@ -272,17 +272,18 @@ def test_the_beginning_of_an_id_and_latest_name_what_they_name_everywhere(direct
     assert "no such job: abcdef" in errors[4]
     assert answers[5][1]["trajectory"]["trajectory_id"] == trajectory["trajectory_id"]
     assert [code for code, _ in answers[5:8]] == [0] * 3
-    for place in (8, 9, 11):  # the trajectory is known, and then the gateway is asked
+    for place in (9, 10, 12):  # the trajectory is known, and then the gateway is asked
         assert "gateway is not part of the stack" in errors[place]
-    assert "no trajectory no-such-name is stored" in errors[10]
-    assert errors[12] in ("", "no job has a snapshot yet")  # the coordinator may be making it
-    assert errors[13:] == [
+    assert errors[8] == "no trajectory no-such-name is stored"
+    assert "no trajectory no-such-name is stored; before" in errors[11]
+    assert errors[13] in ("", "no job has a snapshot yet")  # the coordinator may be making it
+    assert errors[14:] == [
         "no such job: abcdef; `ratchet jobs` lists those that are kept",
         "there is no policy yet",
         "there is no policy of airline yet",
         "airline has no policy yet",
         "there are no dead letters",
-        errors[18],
+        errors[19],
     ]
 
 

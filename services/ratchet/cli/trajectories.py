@@ -87,7 +87,10 @@ def show(
     """One trajectory: its messages, its outcome, every revision of its reward, and the feedback on it."""
     endpoints = locate(directory)
     named = trajectory_named(endpoints, trajectory, role)
-    own = ask_of_roles(endpoints, lambda warehouse, roles: StoredTrajectories(warehouse).role_of(named, role, roles))
+    try:
+        own = ask_of_roles(endpoints, lambda stored, roles: StoredTrajectories(stored).role_of(named, role, roles))
+    except NotFound as error:  # it names the id, which the text may only lead to
+        raise NotFound(f"no trajectory {trajectory} is stored{f' in the role {role}' if role else ''}") from error
     record_read(endpoints, "get_trajectory", own, [named])
     whole = ask_of_roles(endpoints, lambda warehouse, roles: read(warehouse, named, own, roles))
     print_answer(whole, as_json, lambda: show_one(whole, full=full))
