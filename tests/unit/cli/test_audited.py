@@ -30,7 +30,7 @@ def test_change_without_a_broker_waits_in_a_private_file(tmp_path: Path) -> None
 def test_backup_of_no_state_is_refused_and_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stack, target = tmp_path / "stack", tmp_path / "backup"
     assert main(["backup", str(target), "--dir", str(stack)]) == ExitCode.FAILED
-    assert f"no state of a stack in {stack}" in capsys.readouterr().err
+    assert f"no state of a stack in {stack}: name its folder with --dir or RATCHET_DIR" in capsys.readouterr().err
     assert not stack.exists()
     assert not target.exists()
 

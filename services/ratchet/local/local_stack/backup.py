@@ -110,7 +110,7 @@ def planned_backup(directory: Path, target: Path) -> tuple[int, int]:
 def _to_copy(directory: Path, target: Path) -> StateTree:
     """The files of a stack, for which `target` has room."""
     if not (directory / "data").is_dir():
-        raise NotFound(f"no state of a stack in {directory}")
+        raise NotFound(f"no state of a stack in {directory}: name its folder with --dir or RATCHET_DIR")
     if target.exists():
         raise Conflict(f"{target} exists: name a new folder")
     if directory in target.parents:
