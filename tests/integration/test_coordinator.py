@@ -559,7 +559,7 @@ async def test_jobs_that_cannot_work_are_refused_at_once_in_one_sentence(
                 f"dataset.snapshot {missing} does not exist",
             ),
             ({"role": "no_such_role"}, 409, "role no_such_role has no stored trajectory with a reward"),
-            ({"algorithm": "dpo"}, 409, f"role {ROLE} has no stored preference"),
+            ({"algorithm": "dpo"}, 409, f"role {ROLE} has no stored preference; `ratchet preferences derive`"),
             ({"algorithm": "kto"}, 409, f"role {ROLE} has no stored trajectory with a reward and thumbs"),
             ({"dataset": future}, 409, f"none of 1 rewarded trajectories of role {ROLE} can be used by rloo"),
             ({"dataset": {"filter": {"min_reward": 0.9}}}, 409, "none of 1 rewarded trajectories"),

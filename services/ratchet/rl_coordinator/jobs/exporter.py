@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ratchet.bus.connection import Extent
 from ratchet.core.contract.http.jobs import PreviewOut
 from ratchet.core.contract.policy_manifest import BUNDLE
-from ratchet.core.contract.snapshot import SNAPSHOT, TRAJECTORIES, SnapshotHeader, SnapshotManifest
+from ratchet.core.contract.snapshot import PAIRS, SNAPSHOT, TRAJECTORIES, SnapshotHeader, SnapshotManifest
 from ratchet.core.contract.state import Job, JobState
 from ratchet.core.contract.training import SnapshotRef, TrainingConfig, TrainingRequest
 from ratchet.core.datasets.domain.reward_groups import RewardTally
@@ -273,7 +273,8 @@ def _shortage(query: SnapshotQuery, plan: SnapshotPlan, rows: int, left_out: Map
     one, many = plan.nouns
     seen, waiting = rows + sum(left_out.values()), pending_rewards_note(plan.waiting)
     if seen == 0:
-        return f"role {query.role} has no stored {one}{waiting}"
+        cure = "; `ratchet preferences derive` or `add` brings some" if query.format == PAIRS else ""
+        return f"role {query.role} has no stored {one}{waiting}{cure}"
     reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(left_out.items()))
     usable = f"{rows or 'none'} of {seen} {many} of role {query.role} can be used by {query.algorithm}"
     needed = f", which needs at least {plan.minimum}" if plan.minimum > 1 else ""
