@@ -239,7 +239,10 @@ def test_a_body_that_is_not_a_json_object_is_refused(content: bytes) -> None:
             "hyperparameters.learning_rat: there is no such setting; did you mean learning_rate?",
         ),
         ({"algoritm": "sft"}, "algoritm: there is no such setting; did you mean algorithm?"),
-        ({"hyperparameters": {"qqq": 1}}, "hyperparameters.qqq: there is no such setting"),
+        (
+            {"hyperparameters": {"qqq": 1}},
+            f"hyperparameters.qqq: there is no such setting, only {', '.join(Hyperparameters.__struct_fields__)}",
+        ),
         ({"start_hours": "22:00"}, "start_hours: must be two hours of the day in UTC, such as 22-6, not '22:00'"),
         ({"priority": "extreme"}, "priority: must be one of low, normal, high, urgent, not 'extreme'"),
     ],

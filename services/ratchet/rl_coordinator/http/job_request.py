@@ -137,7 +137,8 @@ def _problem(error: jsonschema_rs.ValidationError, parts: Mapping[str, Schema]) 
         unknown = str(kind.unexpected[0])
         known = parts.get(_part(str(place[-1])) if place else JobIn.__name__, {}).get("properties", {})
         near = get_close_matches(unknown, known, n=1)
-        reason = f"there is no such setting{f'; did you mean {near[0]}?' if near else ''}"
+        rest = f"; did you mean {near[0]}?" if near else f", only {', '.join(known)}" if known else ""
+        reason = f"there is no such setting{rest}"
         place = [*place, unknown]
     if isinstance(kind, jsonschema_rs.ValidationErrorKind.Enum):
         reason = f"must be one of {', '.join(map(str, kind.options))}, not {error.instance!r:.100}"
