@@ -19,7 +19,9 @@ def dataset_of(
     samples: Annotated[
         int, typer.Option(min=1, help="Maximum number of trajectories, pairs or answers with a thumb.")
     ] = 1000,
-    min_rows: Annotated[int | None, typer.Option(min=1, help="Refuse a job that has fewer.")] = None,
+    min_rows: Annotated[
+        int | None, typer.Option(min=1, help="Refuse a job that has fewer; the algorithm's own least stays.")
+    ] = None,
     min_reward: Annotated[float | None, typer.Option(help="Only trajectories with at least this reward.")] = None,
     max_reward: Annotated[float | None, typer.Option(help="Only trajectories with at most this reward.")] = None,
     max_length: Annotated[int | None, typer.Option(min=1, help="Only trajectories with at most so many turns.")] = None,
