@@ -26,8 +26,9 @@ from ratchet.core.contract.opt_out import EVERY_ROLE
 from ratchet.core.contract.reward import SOURCES, preference_id
 from ratchet.core.contract.trajectory import TaskContext, TrajectoryMetadata
 from ratchet.core.errors import BadRequest, ContractError, Rejected
+from ratchet.core.rules.chat import ChatError
 from ratchet.core.rules.texts import user_ref
-from ratchet.core.service.logs import failure
+from ratchet.core.service.logs import failure, reason_of
 
 log = structlog.get_logger()
 
@@ -294,7 +295,8 @@ class Recording:
         if self.strict:
             raise error
         self.unrecordable += 1
-        log.error("not recorded", **failure(error))
+        words = {"reason": reason_of(error)} if isinstance(error, ChatError) else {}  # quotes are left out
+        log.error("not recorded", **failure(error) | words)
 
 
 def new_id() -> str:

@@ -133,3 +133,18 @@ def test_feedback_has_a_keyword_for_each_kind(keyword: str, kind: str, value: An
     put: list[Message] = []
     recording(put).feedback("0199f3a1-7c42-7d10-9b1e-2f6a4c8d0e11", **{keyword: value})
     assert [(opinion.kind, opinion.value) for opinion in put if isinstance(opinion, Feedback)] == [(kind, value)]
+
+
+@pytest.mark.parametrize(
+    ("chat", "reason"),
+    [
+        ([{"role": "my account 'K47'", "content": "x"}], "message 0 has the role '…'"),
+        ("my account", "message 0 is not an object"),
+    ],
+)
+def test_log_names_what_is_wrong_with_a_chat_without_its_content(chat: Any, reason: str) -> None:
+    with capture_logs() as lines, recording([], strict=False).trajectory(task_id="t") as t:
+        t.chat(chat)
+    (line,) = lines
+    assert (line["error"], line["reason"]) == ("ChatError", reason)
+    assert "account" not in repr(lines)

@@ -228,6 +228,7 @@ def test_a_chat_in_which_the_assistant_never_speaks_has_no_entries() -> None:
         ({"role": "robot", "content": "x"}, "message 1 has the role 'robot'"),
         ({"role": ["user"], "content": "x"}, "message 1 has the role"),
         ({"content": "x"}, "message 1 has the role None"),
+        ("hi", "message 1 is not an object"),
         ({"role": "user", "content": 3}, "message 1 has content"),
         ({"role": "user", "content": [3]}, "message 1 has a content part"),
         ({"role": "assistant", "content": None, "tool_calls": {}}, "message 1 has tool_calls"),
@@ -236,7 +237,7 @@ def test_a_chat_in_which_the_assistant_never_speaks_has_no_entries() -> None:
         ({"role": "assistant", "content": None, "function_call": "f"}, "message 1 has a tool call"),
     ],
 )
-def test_a_malformed_message_is_named(message: JsonObject, problem: str) -> None:
+def test_a_malformed_message_is_named(message: Any, problem: str) -> None:
     with pytest.raises(ChatError, match=problem.replace("[", r"\[")):
         trajectory_turns([{"role": "user", "content": "x"}, message], started_at=AT)
 

@@ -32,8 +32,11 @@ def refuses_endless_nesting() -> Iterator[None]:
         raise ChatError("nested too deeply") from error
 
 
-def normal(message: JsonObject, index: int) -> JsonObject:
-    """`message` without empty members, in the current form of the format. Raises `ChatError`, which names `index`."""
+def normal(written: object, index: int) -> JsonObject:
+    """A message without empty members, in the current form of the format. Raises `ChatError`, which names `index`."""
+    if not isinstance(written, dict):
+        raise ChatError(f"message {index} is not an object")
+    message = cast("JsonObject", written)
     role: object = message.get("role")
     if not isinstance(role, str) or role not in ROLES:
         raise ChatError(f"message {index} has the role {role!r}")
@@ -54,9 +57,7 @@ def is_chat(messages: Sequence[object]) -> bool:
     """Whether these are messages of a chat, so that every reader of one can read them."""
     try:
         for index, message in enumerate(messages):
-            if not isinstance(message, dict):
-                return False
-            normal(cast("JsonObject", message), index)
+            normal(message, index)
     except ChatError:
         return False
     return True
