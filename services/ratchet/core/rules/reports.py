@@ -222,7 +222,8 @@ def _trajectories(facts: Facts) -> Section:
 
 
 def _role_line(group: GroupOut, before: GroupOut | None) -> str:
-    parts = [f"{plain(group.names[0] or '-')}: {group.trajectories:,} trajectories"]
+    ended = "1 trajectory" if group.trajectories == 1 else f"{group.trajectories:,} trajectories"
+    parts = [f"{plain(group.names[0] or '-')}: {ended}"]
     if group.mean_reward is not None:
         low_high = group.reward_interval
         between = f", between {low_high[0]:.3f} and {low_high[1]:.3f}" if low_high is not None else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -83,6 +84,8 @@ def test_daily_report_has_every_field_that_a_day_is_judged_by() -> None:
         "support: 1,200 trajectories; mean reward 0.610, between 0.590 and 0.630 (1,100 rewarded; before 0.550)" in text
     )
     assert "support: grpo 019a3c5e failed" in text
+    few = daily_report(replace(facts(), roles=[group(trajectories=1)]), book()).markdown()
+    assert "support: 1 trajectory; mean reward" in few
     assert text.index("support@7 after support@6 promote") < text.index("## Rollbacks") < text.index("support@9")
     assert "disk (critical, holds)" in text
     assert "engines (over)" in text
