@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from ratchet.cli.started import how_far, started_document, where_to_go
 from ratchet.local.local_stack.state import MemberRecord, StackRecord
@@ -49,5 +50,8 @@ def test_a_start_ends_with_the_upstream_the_agents_url_and_the_console(
         "agents: export OPENAI_BASE_URL=http://127.0.0.1:8080/v1",
         "console http://127.0.0.1:8084/",
     ]
+    unnamed = UPSTREAMS.replace('"openai"', '"upstream"')
+    first = where_to_go(replace(record, env={"RATCHET_GATEWAY_UPSTREAMS": unnamed}))[0]
+    assert first.startswith("upstream at https://example.com/v1 ")
     (shown,) = json.loads(json.dumps(started_document(tmp_path, record)))["upstreams"]
     assert shown == {"name": "openai", "url": "https://example.com/v1", "key_variable": "MY_KEY"}

@@ -20,6 +20,8 @@ from ratchet.local.local_stack.settings import StackSettings
 UPSTREAMS = "RATCHET_GATEWAY_UPSTREAMS"
 KEY = "RATCHET_UPSTREAM_KEY"
 """The key of a server that a URL names."""
+UNNAMED = "upstream"
+"""The gateway's name for that server."""
 ADDRESS = "RATCHET_UPSTREAM_URL_"
 """Before a provider's name in capitals: another address of that provider, such as a proxy. Each has a variable of its
 own, so that an address that is left over from one never gets the key of another."""
@@ -74,7 +76,7 @@ def require_one_source(settings: StackSettings, environment: Mapping[str, str]) 
 def _upstream(named: str, environment: Mapping[str, str]) -> dict[str, object]:
     if "://" in named:
         key: dict[str, object] = {"api_key_env": KEY} if environment.get(KEY) else {}
-        return {"name": "upstream", "base_url": _base_url(named), **key}
+        return {"name": UNNAMED, "base_url": _base_url(named), **key}
     if named in PROVIDERS:
         provider = PROVIDERS[named]
         address = environment.get(ADDRESS + named.upper()) or provider.base_url
@@ -119,7 +121,8 @@ class GatewayUpstream:
     def line(self) -> str:
         """One line for a person: who answers, where and with which key."""
         key = f" (key in {self.key_variable})" if self.key_variable else ""
-        return f"upstream {self.name} at {self.address}{key} answers while a role has no policy"
+        who = "upstream" if self.name == UNNAMED else f"upstream {self.name}"
+        return f"{who} at {self.address}{key} answers while a role has no policy"
 
 
 def upstreams_of(file: SettingsFile, environment: Mapping[str, str]) -> list[GatewayUpstream]:
