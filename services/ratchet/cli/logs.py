@@ -182,10 +182,10 @@ def _time_in(line: str) -> datetime | None:
 def log_of(directory: Path, service: str) -> Path:
     """The log of a server or service, by its full or its short name. Raises `NotFound`."""
     full = next((spec.name for spec in ALL_SERVICES if spec.short == service), service)
-    log, known = directory / "logs" / f"{full}.log", logs_in(directory)
+    folder, known = directory / "logs", logs_in(directory)
     if full in known:
-        return log
-    raise NotFound(f"there is no log of {service} in {log.parent}; there are those of {', '.join(known)}")
+        return folder / f"{full}.log"
+    raise NotFound(f"there is no log of {service} in {folder}; there are those of {', '.join(known)}")
 
 
 def logs_in(directory: Path) -> list[str]:

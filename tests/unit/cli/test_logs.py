@@ -106,6 +106,11 @@ def test_what_cannot_be_shown_is_refused(
     assert message in capsys.readouterr().err
 
 
+def test_path_in_the_place_of_a_service_leads_to_no_other_folder(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["logs", "../../etc/passwd", "--dir", str(log.parent.parent)]) == 1
+    assert f"no log of ../../etc/passwd in {log.parent}; there are" in capsys.readouterr().err
+
+
 def test_without_a_stack_there_are_no_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["logs", "gateway", "--dir", str(tmp_path)]) == 1
     assert "no stack was started there yet" in capsys.readouterr().err
