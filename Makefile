@@ -299,7 +299,7 @@ test-contract: fast-contract ## schemas, examples, typed messages
 test-integration: fast-gateway fast-services fast-servers fast-rewards fast-bus ## on the real nats-server, ClickHouse engine and S3
 
 test-slow: $(STAMP) $(NODE_STAMP) ## what is marked slow, and four times the examples of property tests
-	@$(PYTEST) -p no:cacheprovider -n 2 --dist loadfile -m "slow or hypothesis" --hypothesis-profile=full
+	@$(PYTEST) -p no:cacheprovider -n 3 --dist loadfile --no-loadscope-reorder -m "slow or hypothesis" --hypothesis-profile=full
 
 test-browser: $(STAMP) $(WEB_STAMP) ## the console in a real browser: minutes; skipped, with words, without `make chromium`
 	@$(PYTEST) -p no:cacheprovider -n 2 --dist loadfile tests/browser
