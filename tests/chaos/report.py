@@ -32,10 +32,11 @@ No run has two faults at the same time (a fault may meet the recovery from the o
 supervisor or of an agent, deleted buckets, a disk that fills by itself, or power failures. A candidate whose
 stream of evidence was deleted is taken back with it, as [E6](guarantees.md#events) promises, equal or not.
 
-Two faults of Ratchet are what such runs have caught. On a full disk chDB reports success for parts with empty files, and
-every query of their table failed until an operator detached them: now the supervisor starts the engine again, once for
-each part ([E3](guarantees.md#events)). A reward computer that was started again, and whose stream of rewards was deleted
-after that, waited for a sequence that only its own rewards could bring. Now it waits for the past once, at the start.
+Two faults of Ratchet are what such runs have caught. On a full disk chDB reports success for parts with empty files,
+and every query of their table failed until an operator detached them: now the supervisor starts the engine again, once
+for each part ([E3](guarantees.md#events)). A reward computer that was started again, and whose stream of rewards was
+deleted after that, waited for a sequence that only its own rewards could bring. Now it waits for the past once, at the
+start.
 
 All figures are of two cores that were shared with other work (10 to 40 processes that could run): times say nothing.
 

@@ -204,7 +204,7 @@ async def test_an_invalid_message_is_counted_or_raised_by_a_strict_client(settin
     async with AsyncClient(agent_id="a", settings=settings, strict=True) as strict:
         with pytest.raises(InvalidMessage):
             strict.feedback("not a uuid", thumbs=True)
-        with pytest.raises(ValueError, match="exactly one"):
+        with pytest.raises(InvalidMessage, match="exactly one"):
             strict.feedback("not a uuid")
 
 

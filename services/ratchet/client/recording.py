@@ -25,7 +25,7 @@ from ratchet.core.contract.erasure import AGENT, SESSION, USER
 from ratchet.core.contract.opt_out import EVERY_ROLE
 from ratchet.core.contract.reward import SOURCES, preference_id
 from ratchet.core.contract.trajectory import TaskContext, TrajectoryMetadata
-from ratchet.core.errors import BadRequest, ContractError, Rejected
+from ratchet.core.errors import ContractError, InvalidMessage, Rejected
 from ratchet.core.rules.chat import ChatError
 from ratchet.core.rules.texts import user_ref
 from ratchet.core.service.logs import failure, reason_of
@@ -148,7 +148,7 @@ class Recording:
         }
         given = [(kind, value) for kind, value in values.items() if value is not None]
         if len(given) != 1:
-            self._report(BadRequest(f"give exactly one of {', '.join(values)}".replace("rating", "stars")))
+            self._report(InvalidMessage(f"give exactly one of {', '.join(values)}".replace("rating", "stars")))
             return
         kind, value = given[0]
         self.submit(
@@ -200,7 +200,7 @@ class Recording:
             recorder.end()
             for opinion in feedback:
                 strictly.feedback(recorder.trajectory_id, **opinion)
-        except (BadRequest, ContractError, msgspec.MsgspecError, AttributeError, TypeError, ValueError) as error:
+        except (ContractError, msgspec.MsgspecError, AttributeError, TypeError, ValueError) as error:
             raise Rejected(f"the episode is not recorded: {error}") from error
         for message in made:
             self.put(message)

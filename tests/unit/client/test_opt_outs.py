@@ -51,7 +51,7 @@ class Broker:
     def nc(self) -> Any:
         return self
 
-    async def request(self, subject: str, _: bytes, **options: object) -> Any:
+    async def request(self, subject: str, _: bytes = b"", **options: object) -> Any:
         self.asked += 1
         key = subject.partition("$KV.opt_outs.")[2]
         return SimpleNamespace(headers={"Nats-Sequence": "1"} if key in self.kept else {"Status": "404"})
