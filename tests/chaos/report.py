@@ -39,6 +39,7 @@ deleted after that, waited for a sequence that only its own rewards could bring.
 start.
 
 All figures are of two cores that were shared with other work (10 to 40 processes that could run): times say nothing.
+Rewards beyond the expected ones are of trajectories whose end no agent was answered.
 
 """
 
