@@ -102,8 +102,9 @@ class Takes:
 
     minutes: int
     memory_gb: float
-    """All processes together, at most."""
+    """All processes together, at most, as measured with batches of 8 where there are 4 now; ..."""
     disk_gb: float
+    """... and the disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,8 +261,8 @@ def notice(plan: Plan, *, on_vllm: bool) -> str:
     lines: list[str] = []
     if (took := plan.takes) is not None:
         lines.append(
-            f"A whole run took {took.minutes} minutes on two quiet cores, {took.memory_gb:g} GB of memory and "
-            f"{took.disk_gb:g} GB of disk, in bfloat16 and served by engine_local."
+            f"A whole run took {took.minutes} minutes on two quiet cores, in bfloat16 and served by engine_local. "
+            f"It needs up to {took.memory_gb:g} GB of memory and {took.disk_gb:g} GB of disk."
         )
         if on_vllm:
             lines.append("Here vLLM serves, which takes about half as long again, and 3.3 GB for itself.")
