@@ -19,7 +19,6 @@ from ratchet.canary_deployer.app import build as build_deployer
 from ratchet.canary_deployer.settings import Settings as DeployerSettings
 from ratchet.core.contract import Outcome
 from ratchet.core.contract.state import POLICIES, PolicyStage, PolicyVersion, Route
-from ratchet.core.rules.texts import id_of_name
 from ratchet.core.service.settings import SharedSettings
 from ratchet.gateway.app import build as build_gateway
 from ratchet.gateway.settings import Settings as GatewaySettings
@@ -124,7 +123,7 @@ async def test_trajectories_are_listed_and_shown_with_their_rewards_and_feedback
         code, _, err = await ratchet.ended("trajectories", "show", turn("going on").trajectory_id)
         assert (code, "has not ended yet: POST /v1/trajectories/" in err) == (1, True)
         code, _, err = await ratchet.ended("trajectories", "show", "nightly-17")
-        assert (code, id_of_name("nightly-17") in err) == (1, True)
+        assert (code, "no trajectory nightly-17 is stored" in err) == (1, True)
 
 
 async def test_serving_policies_are_exported_for_tensorzero(
