@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from contextlib import ExitStack, suppress
@@ -12,6 +11,7 @@ from typing import Protocol
 import nats.errors
 from nats.js.errors import NotFoundError
 
+from ratchet.bus.testing import eventually
 from tests.chaos.schedule import CLOCK, CUT, DELETE, FREEZE, FULL_DISK, KILL, STEPS_S, Planned
 from tests.chaos.world import World
 from tests.support.small_disk import filled
@@ -99,10 +99,13 @@ class Delete:
     draw: float
 
     async def begin(self) -> None:
-        while True:  # the fault before may have taken the broker down
-            with suppress(nats.errors.Error):
-                return await self._delete()
-            await asyncio.sleep(0.5)
+        await eventually(self._is_deleted)  # the fault before may have taken the broker down
+
+    async def _is_deleted(self) -> bool:
+        with suppress(nats.errors.Error):
+            await self._delete()
+            return True
+        return False
 
     async def _delete(self) -> None:
         jetstream, stream = self.world.connection.jetstream(), self.target.split()[-1]

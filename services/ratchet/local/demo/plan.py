@@ -265,7 +265,7 @@ def notice(plan: Plan, *, on_vllm: bool) -> str:
             f"It needs up to {took.memory_gb:g} GB of memory and {took.disk_gb:g} GB of disk."
         )
         if on_vllm:
-            lines.append("Here vLLM serves, which takes about half as long again, and 3.3 GB for itself.")
+            lines.append("Here vLLM serves, which takes longer, and 3.3 GB for itself.")
     if plan.precision != "bf16":
         lines.append(
             "This processor was measured to multiply in bfloat16 hardly faster than in float32, so the run is in "
