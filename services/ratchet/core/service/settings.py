@@ -34,7 +34,8 @@ def _usable(url: str, schemes: Collection[str], example: str) -> str:
     """Raises `ValueError` for an address that no client could use, without the password in it."""
     try:
         parts = urlsplit(url)
-        is_usable = parts.scheme in schemes and parts.hostname and parts.port != 0
+        is_plain = url.isprintable() and " " not in url
+        is_usable = is_plain and parts.scheme in schemes and parts.hostname and parts.port != 0
     except ValueError:  # of a port that is no number, for example
         is_usable = False
     if not is_usable:
@@ -42,17 +43,18 @@ def _usable(url: str, schemes: Collection[str], example: str) -> str:
     return url
 
 
-def _http_address(url: str) -> str:
+def http_address(url: str) -> str:
+    """The URL of a server of HTTP. Raises `ValueError` for one that no client could use."""
     _usable(url.strip(), ("http", "https"), "server, such as http://127.0.0.1:8080")
     return url
 
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 """A port that a server listens on; 0 picks a free one."""
-HttpAddress = Annotated[str, AfterValidator(_http_address)]
+HttpAddress = Annotated[str, AfterValidator(http_address)]
 """The URL of a server of HTTP."""
 OptionalHttpAddress = Annotated[
-    str | None, AfterValidator(lambda url: _http_address(url) if url and url != "none" else None)
+    str | None, AfterValidator(lambda url: http_address(url) if url and url != "none" else None)
 ]
 """The same; absent, empty or `none` where there is no such server."""
 
@@ -178,7 +180,7 @@ def _rights(rights: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ..
 
 
 def _issuer(url: str) -> str:
-    parts = urlsplit(_http_address(url))
+    parts = urlsplit(http_address(url))
     if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
         raise ValueError("an issuer has an https address: a program between could sign in as anyone")
     return url

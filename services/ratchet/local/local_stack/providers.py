@@ -8,11 +8,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 from ratchet.bus.settings import without_user
 from ratchet.core.errors import ConfigError
 from ratchet.core.service.setting_names import nearest
+from ratchet.core.service.settings import http_address
 from ratchet.core.service.settings_file import SettingsFile
 from ratchet.local.local_stack.catalog import GATEWAY
 from ratchet.local.local_stack.settings import StackSettings
@@ -89,15 +89,9 @@ def _upstream(named: str, environment: Mapping[str, str]) -> dict[str, object]:
 def _base_url(text: str) -> str:
     """Known before a start: the gateway refuses such an address too, but when servers run."""
     try:
-        parts = urlsplit(text)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        good = False
-    if not good or any(letter.isspace() or not letter.isprintable() for letter in text):
-        raise ConfigError(
-            f"{without_user(text)!r} is no server's URL: write it as http://HOST:PORT/v1 or https://HOST/v1"
-        )
-    return text.rstrip("/")
+        return http_address(text).rstrip("/")
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,9 +122,9 @@ def test_an_unknown_provider_is_refused_with_the_nearest_one() -> None:
     "url", ["ftp://x", "http://", "http://x:99999", "http://x y/v1", "http://[x", "file:///etc/passwd"]
 )
 def test_a_start_with_an_url_of_no_server_is_refused_first(url: str) -> None:
-    with pytest.raises(ConfigError, match="is no server's URL: write it as"):
+    with pytest.raises(ConfigError, match="is no address of a server"):
         upstream_environment(url, {})
-    with pytest.raises(ConfigError, match="is no server's URL: write it as"):
+    with pytest.raises(ConfigError, match="is no address of a server"):
         upstream_environment("openai", {"RATCHET_UPSTREAM_URL_OPENAI": url})
 
 
