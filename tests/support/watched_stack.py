@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from tools.dashboard.panels import Board, Panel
 
 CLOSED = 1
 """A port at which nothing listens: that of services that the stack does not have."""
+SHOWN_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -29,16 +31,22 @@ class Watched:
     async def unlike(self, *boards: Board) -> list[str]:
         """Panels that show nothing and name nothing that they need, and those that show something although they do.
 
+        Looks again for `SHOWN_S`: a service sets a gauge in its next round, and Prometheus reads it after that.
         Skips what asks where there is no Prometheus: a part of a test, by `subtests`.
         """
         if self.prometheus is None:
             pytest.skip(ABSENT)
         panels = [(board, panel) for board in boards for row in board.rows.values() for panel in row]
-        return [
-            f"{board.title}: {panel.title} {'shows something' if shows else 'shows nothing'}"
-            for board, panel in panels
-            if (shows := await self._shows(self.prometheus, panel)) is not (panel.needs is None)
-        ]
+        until = time.monotonic() + SHOWN_S
+        while True:
+            unlike = [
+                f"{board.title}: {panel.title} {'shows something' if shows else 'shows nothing'}"
+                for board, panel in panels
+                if (shows := await self._shows(self.prometheus, panel)) is not (panel.needs is None)
+            ]
+            if not unlike or time.monotonic() > until:
+                return unlike
+            await asyncio.sleep(1.0)
 
     async def _shows(self, prometheus: Prometheus, panel: Panel) -> bool:
         now = time.time()
