@@ -313,7 +313,8 @@ def counted(test: Stage, trajectories: int) -> Any:
 async def deployer(settings: Settings) -> AsyncIterator[asyncio.subprocess.Process]:
     """The deployer as a process of its own, ended by SIGTERM unless it was killed."""
     own: dict[str, str] = {"RATCHET_DEPLOYER_PORT": str(settings.port)}
-    own["RATCHET_CANARY_TASK_FILES"] = json.dumps(settings.task_files)
+    for name, value in settings.model_dump(mode="json", include={"task_files", "safety_suites"}).items():
+        own[f"RATCHET_CANARY_{name.upper()}"] = json.dumps(value)
     for name in ("engine_url", "gateway_url", "margin", "soak_s"):
         own[f"RATCHET_CANARY_{name.upper()}"] = str(getattr(settings, name))
     minima = ",".join(map(str, settings.stage_min_trajectories))
