@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Mapping
-from datetime import datetime, timedelta
-from typing import Any
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Literal
 
 import httpx
 import msgspec
 import pytest
 
 from ratchet.console.messages import LETTERS
-from ratchet.core.contract import Outcome, PolicyClaim, Reward, Trajectory, named_id
+from ratchet.core.contract import Outcome, PolicyClaim, Reward, Trajectory, Turn, named_id
 from ratchet.core.contract.reward import RewardComponent, RewardFunction, RewardMetadata
 from ratchet.core.contract.trajectory import (
     Action,
@@ -27,8 +27,8 @@ from ratchet.core.errors import WarehouseTooSlow
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores import trajectory_list
 from ratchet.core.stores.trajectory_list import TrajectoryList
-from ratchet.core.stores.trajectory_search import WITHIN_TIME, TrajectoryFilter
-from ratchet.core.stores.warehouse import Row, Warehouse
+from ratchet.core.stores.trajectory_search import TrajectoryFilter
+from ratchet.core.stores.warehouse import Row, Texts, Warehouse
 from tests.support.console_data import console, store
 from tests.support.messages import AT, trajectory, turn
 from tests.support.rewards import feedback
@@ -202,24 +202,30 @@ async def test_long_search_reports_how_far_it_came_and_the_next_page_goes_on(war
 
 
 class Slow(Warehouse):
-    """A ClickHouse that reads the texts of a few seconds in time, and only those that ended late enough."""
+    """A ClickHouse that reads the texts of so many trajectories in time, and never those of some."""
 
-    def __init__(self, real: Warehouse, seconds: float, since: datetime = AT - timedelta(days=999)) -> None:
+    def __init__(self, real: Warehouse, most: int = 99, never: Sequence[str] = ()) -> None:
         self._real = real
-        self._span = seconds * 1000
-        self._since = since.timestamp() * 1000
+        self._most = most
+        self._never = never
+        self.read: list[list[str]] = []
+        """The ids whose texts each query read, or was to read."""
 
     async def rows(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
         """Its rows."""
-        asked = parameters or {}
-        if WITHIN_TIME in sql and (asked["low"] < self._since or asked["high"] - asked["low"] > self._span):
-            raise WarehouseTooSlow("it took too long")
+        if "positionCaseInsensitive" in sql:
+            assert "max_execution_time" in sql
+            keys = (parameters or {})["keys"]
+            pairs = msgspec.json.decode(str(keys)) if isinstance(keys, Texts) else keys
+            self.read.append([one for _, one in pairs])
+            if len(pairs) > self._most or set(self.read[-1]) & set(self._never):
+                raise WarehouseTooSlow("it took too long")
         return await self._real.rows(sql, parameters)
 
 
 async def test_a_search_whose_texts_take_too_long_answers_with_what_it_has(warehouse: Warehouse) -> None:
     await store(warehouse, ended("new"), ended("old", -86_400))
-    async with console(Slow(warehouse, 10, since=AT - timedelta(hours=1))) as http:
+    async with console(Slow(warehouse, never=ids("old"))) as http:
         page = (await http.get("/v1/trajectories", params={"text": "arrives", "state": "ended"})).json()
     assert [one["trajectory_id"] for one in page["trajectories"]] == ids("new")
     assert page["searched_since"]
@@ -242,10 +248,37 @@ async def test_where_the_time_is_too_short_for_the_first_texts_fewer_are_read(
             seen += [one["trajectory_id"] for one in page["trajectories"]]
             after = page["next"]
     assert seen == ids(*(f"t{n}" for n in range(20)))
-    async with console(Slow(warehouse, -1)) as http:
+
+
+async def test_a_trajectory_too_slow_to_search_is_named_with_the_way_on(warehouse: Warehouse) -> None:
+    await store(warehouse, ended("new"), ended("old", -1))
+    async with console(Slow(warehouse, never=ids("new"))) as http:
         answer = await http.get("/v1/trajectories", params={"text": "arrives", "state": "ended"})
-    assert answer.status_code == 503
-    assert "it took too long" in answer.json()["error"]["message"]
+        assert answer.status_code == 503
+        refusal = answer.json()["error"]["message"]
+        assert ids("new")[0] in refusal
+        until = refusal.rsplit("until ", 1)[1].split("Z")[0] + "Z"
+        assert await listed(http, text="arrives", state="ended", until=until) == ids("old")
+
+
+@pytest.mark.parametrize("state", ["ended", "open"])
+async def test_texts_of_many_megabytes_are_searched_a_few_at_a_time(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, state: Literal["ended", "open"]
+) -> None:
+    monkeypatch.setattr(trajectory_list, "TEXT_BYTES", 100_000)
+    letters = {"t0": 40_000, "t1": 40_000, "t2": 40_000, "t3": 300_000, "t4": 40_000}
+    some: list[Trajectory | Turn] = []
+    for n, (name, size) in enumerate(letters.items()):
+        at, text = AT - timedelta(seconds=n), "a" * size
+        observed = Observation(type="user_message", content=text)
+        entry = msgspec.structs.replace(trajectory(name).turns[0], observation=observed)
+        called = turn(name, messages=[{"role": "user", "content": f"{text} arrives"}], timestamp=at)
+        some.append(ended(name, -n, turns=[entry]) if state == "ended" else called)
+    await store(warehouse, *some)
+    slow = Slow(warehouse)
+    page = await TrajectoryList(slow, lambda: AT, lambda: 0.0).page(TrajectoryFilter(text="arrives", state=state), 50)
+    assert [one.trajectory_id for one in page.trajectories] == ids(*letters)
+    assert [set(read) for read in slow.read] == [set(ids("t0", "t1")), set(ids("t2")), set(ids("t3")), set(ids("t4"))]
 
 
 @pytest.mark.parametrize(

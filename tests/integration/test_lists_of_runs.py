@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from ratchet.cli.ids import Latest, newest_trajectory, stored_under
-from ratchet.cli.trajectories import newest_in
+from ratchet.cli.trajectories import newest_in, show_list
 from ratchet.core.contract import PolicyClaim, Turn
 from ratchet.core.contract.turn import Provider
 from ratchet.core.errors import Rejected
@@ -65,6 +66,21 @@ async def test_lists_and_latest_leave_evaluations_out_unless_asked(warehouse: Wa
     assert await listed(warehouse, WITHOUT) == (set(), {run.trajectory_id}, False)
     assert await listed(warehouse, EVERY) == ({tried.trajectory_id}, {played.trajectory_id, run.trajectory_id}, False)
     assert await latest(warehouse) == run.trajectory_id
+
+
+async def test_search_whose_time_is_over_is_not_made_again_for_evaluations(warehouse: Warehouse) -> None:
+    old = trajectory("old", start_timestamp=at(-90_000), end_timestamp=at(-90_000))
+    await store(warehouse, trajectory("one", start_timestamp=AT, end_timestamp=AT), old)
+    readings = itertools.count()
+    listing = TrajectoryList(warehouse, lambda: NOW, lambda: 3.0 * next(readings))
+    missing = await newest_in(listing, TrajectoryFilter(text="quagga", evaluation=False), 10)
+    assert missing.searched_since is not None
+    assert next(readings) == 4, "the clock is read when a search begins, and when it ends: of ended ones, of open ones"
+
+
+def test_list_names_the_instant_from_which_a_search_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    show_list((), (), "none", AT + timedelta(seconds=8.5))
+    assert "--until 2026-01-05T12:00:08.500Z goes on" in " ".join(capsys.readouterr().out.split())
 
 
 async def test_feedback_on_the_latest_takes_a_run_with_an_answer(warehouse: Warehouse) -> None:

@@ -148,13 +148,15 @@ class Newest(NamedTuple):
 
 async def newest_in(listing: TrajectoryList, asked: TrajectoryFilter, limit: int) -> Newest:
     """Open ones have no outcome to ask for."""
-    ended = await listing.page(replace(asked, state="ended"), limit)
-    opened = None if asked.outcome else await listing.page(replace(asked, state="open"), limit)
+    opens = None if asked.outcome else listing.page(replace(asked, state="open"), limit)
+    ended, opened = await asyncio.gather(
+        listing.page(replace(asked, state="ended"), limit), opens or asyncio.sleep(0, None)
+    )
     runs = opened.trajectories if opened else ()
-    hides = not (ended.trajectories or runs or asked.evaluation)
+    reached = [page.searched_since for page in (ended, opened) if page and page.searched_since]
+    hides = not (ended.trajectories or runs or asked.evaluation or reached)
     hidden = (await listing.page(replace(asked, evaluation=True), 1)).trajectories if hides else ()
     called = [msgspec.structs.replace(run, last_call_at=run.last_call_at or run.started_at) for run in runs]
-    reached = [page.searched_since for page in (ended, opened) if page and page.searched_since]
     return Newest(ended.trajectories, called, bool(hidden), max(reached, default=None))
 
 
@@ -217,7 +219,7 @@ def show_list(stored: Runs, still_open: Runs, empty: str, searched_since: dateti
     ]
     print_table(columns, rows, empty)
     if searched_since is not None:
-        at = searched_since.isoformat(timespec="seconds").replace("+00:00", "Z")
+        at = searched_since.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         console.print(f"texts were read back to {at}: --until {at} goes on there", style="dim", markup=False)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import accumulate
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from ratchet.core.stores.trajectory_search import (
     FIRST,
     OF_KEYS,
     REWARDED,
+    TEXT_BYTES,
     TEXT_S,
     EndedSearch,
     Listed,
@@ -38,8 +40,9 @@ from ratchet.core.stores.trajectory_search import (
 if TYPE_CHECKING:
     from ratchet.core.stores.warehouse import Row, Warehouse
 
-TEXT_CHUNKS = (200, 1_000, 4_000, 8_000)
-"""Trajectories whose texts are read together: few at first, as the newest often suffice; the last size repeats."""
+TEXT_CHUNKS = (200, 1_000)
+"""Trajectories whose texts are read together at most: few at first, as the newest often suffice; the last size repeats.
+So many keys are a field of a form, of which ClickHouse takes 128 KB."""
 SMALLER = 8
 """So many times fewer are read where the time did not suffice for the first ones of a page."""
 
@@ -111,15 +114,16 @@ class TrajectoryList:
 
     async def page(self, asked: TrajectoryFilter, limit: int, after: Place = FIRST) -> TrajectoryPage:
         """Up to `limit` trajectories that come `after` a place."""
+        text_s = TEXT_S / 2 if asked.state == "all" and asked.has_open else TEXT_S
         ended, opened = list[Listed](), list[Listed]()
         places: list[Place | None] = []
         if asked.state != "open":
-            ended, place = await self._search(EndedSearch(self.warehouse, asked), limit + 1, after)
+            ended, place = await self._search(EndedSearch(self.warehouse, asked), limit + 1, after, text_s)
             places.append(place)
         if asked.has_open:
             down_to = min(row.place.at for row in ended) if len(ended) > limit else EARLIEST_MS
             search = OpenSearch(self.warehouse, asked, self.now(), down_to)
-            opened, place = await self._search(search, limit + 1, after)
+            opened, place = await self._search(search, limit + 1, after, text_s)
             places.append(place)
         reached = max((place for place in places if place is not None), default=None)
         rows = [row for row in (*ended, *opened) if reached is None or row.place >= reached]
@@ -140,29 +144,33 @@ class TrajectoryList:
                 rows.setdefault(place.key, Listed(place, place.trajectory_id, {}))
         return await self._briefs([rows[key] for key in dict.fromkeys(keys) if key in rows])
 
-    async def _search(self, search: Search, most: int, after: Place) -> tuple[list[Listed], Place | None]:
+    async def _search(
+        self, search: Search, most: int, after: Place, text_s: float
+    ) -> tuple[list[Listed], Place | None]:
         """Rows of one search, and the place that it had reached when its time was over; None when it is complete."""
         rows: list[Listed] = []
-        sizes, place, until = list(TEXT_CHUNKS), after, self.clock() + TEXT_S
+        sizes, place, until = list(TEXT_CHUNKS), after, self.clock() + text_s
         async for window in search.windows(after):
             is_over = False
             while not is_over and len(rows) < most:
-                size = most - len(rows)
-                if search.reads_texts:
-                    size = sizes.pop(0) if len(sizes) > 1 else sizes[0]
+                size = sizes[0] if search.reads_texts else most - len(rows)
                 places = await search.candidates(window, place, size)
+                is_over = len(places) < size
                 try:
+                    if search.reads_texts:
+                        fitting = together(places, await search.sizes(places))
+                        is_over, places = is_over and len(fitting) == len(places), fitting
                     passing = await search.passing(places)
-                except WarehouseTooSlow:
+                except WarehouseTooSlow as error:
                     if place != after:
                         return rows, place
                     if len(places) == 1:
-                        raise
+                        raise _unreadable(places[0]) from error
                     # The next page must begin further on than this one did.
-                    sizes = [max(1, len(places) // SMALLER)]
+                    sizes, is_over = [max(1, len(places) // SMALLER)], False
                     continue
                 rows += passing
-                is_over = len(places) < size
+                sizes = sizes[1:] or sizes
                 place = Place(window.low, "", "") if is_over else places[-1]
                 is_complete = is_over and window.is_last
                 if search.reads_texts and not is_complete and len(rows) < most and self.clock() > until:
@@ -203,6 +211,20 @@ class TrajectoryList:
             called |= {"question": asked.get("question")}
             briefs.append(_brief(row, called, rewards.get(key, {}), thumbs.get(key, {}).get("thumbs", 0)))
         return briefs
+
+
+def together(places: Sequence[Place], sizes: Mapping[tuple[str, str], int]) -> Sequence[Place]:
+    """The first of the candidates, so many that their bodies are of `TEXT_BYTES` at most, but one."""
+    sums = accumulate(sizes.get(place.key, 0) for place in places)
+    return places[: max(1, sum(total <= TEXT_BYTES for total in sums))]
+
+
+def _unreadable(place: Place) -> WarehouseTooSlow:
+    before = at_millis(place.at - 1).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return WarehouseTooSlow(
+        f"the texts of the trajectory {place.trajectory_id} alone take too long to read: ask for older ones, "
+        f"until {before}"
+    )
 
 
 def _brief(listed: Listed, called: Row, reward: Row, thumbs: int) -> TrajectoryBrief:

@@ -17,6 +17,7 @@ import msgspec
 
 from ratchet.core.rules.arms import PINNED
 from ratchet.core.stores.history import latest_rewards, parts
+from ratchet.core.stores.warehouse import Texts, one_pair_of
 
 if TYPE_CHECKING:
     from ratchet.core.stores.warehouse import Row, Warehouse
@@ -32,6 +33,10 @@ GROWTH = 8
 TEXT_S = 2.0
 """How long texts are read, by a page and by each of its queries, before a page says how far it came."""
 WITHIN_TIME = f" SETTINGS max_execution_time = {TEXT_S}"
+ALONE = " SETTINGS max_execution_time = 8"
+"""For the texts of a single trajectory, which a page cannot do without. A command waits 10 s for an answer."""
+TEXT_BYTES = 16_000_000
+"""Bodies that are searched together; a larger one alone: ClickHouse looks at the time only between bodies."""
 WORDS = 16
 """Words of a text that count."""
 NO_OUTCOME = "none"
@@ -144,6 +149,10 @@ class Search(Protocol):
         """The first places of a window after a place, of trajectories that pass, texts apart."""
         ...
 
+    async def sizes(self, places: Sequence[Place]) -> dict[tuple[str, str], int]:
+        """Bytes of the bodies that `passing` searches, by the keys of candidates. Raises `WarehouseTooSlow`."""
+        ...
+
     async def passing(self, places: Sequence[Place]) -> list[Listed]:
         """Those of the candidates that count. Raises `WarehouseTooSlow` where their texts take too long."""
         ...
@@ -179,10 +188,7 @@ SELECT * FROM (
 REWARDED = latest_rewards(
     "total", "confidence", "revision", where="role IN {roles:Array(String)} AND trajectory_id IN {ids:Array(String)}"
 )
-_WITHIN = f"""
-SELECT role, trajectory_id FROM trajectories WHERE ended_at >= {instant("low")} AND ended_at <= {instant("high")}
-"""  # noqa: S608 - as above
-_OF_SUBQUERY = "SELECT role, trajectory_id FROM trajectories WHERE (role, trajectory_id) IN ({inner})"
+_OF_PLACES = one_pair_of("role, trajectory_id", "keys")
 _QUOTED = (
     "'observation', 'content'",
     "'action', 'raw_response'",
@@ -246,11 +252,15 @@ class EndedSearch:
         )
         return [place_of(row) for row in rows]
 
+    async def sizes(self, places: Sequence[Place]) -> dict[tuple[str, str], int]:
+        """See `Search`."""
+        return await _sizes(self._warehouse, "trajectories", places)
+
     async def passing(self, places: Sequence[Place]) -> list[Listed]:
         """See `Search`."""
         texts = [*_texts(self._asked, _ENTRIES)]
         if texts and places:
-            quoting = await self._quoting(places[-1].at, places[0].at, texts)
+            quoting = await self._quoting(places, texts)
             places = [place for place in places if place.key in quoting]
         own = "".join(f" AND {condition}" for condition in self._columns)
         standing = set(places)
@@ -259,6 +269,12 @@ class EndedSearch:
             stored = await self._warehouse.rows(ENDED + own, {**self._parameters, **of_keys(part)})
             rows += [row for row in map(ended_row, stored) if row.place in standing]
         return await self._rewarded(rows)
+
+    async def _quoting(self, places: Sequence[Place], texts: Sequence[str]) -> set[tuple[str, str]]:
+        """The keys of those candidates whose bodies hold the words: each body is read once."""
+        sql = f"SELECT role, trajectory_id FROM trajectories WHERE {_OF_PLACES} AND {' AND '.join(texts)}"  # noqa: S608 - our own names
+        rows = await self._warehouse.rows(f"{sql}{_bound(places)}", {**self._parameters, **_of_places(places)})
+        return {key_of(row) for row in rows}
 
     async def _rewarded(self, rows: list[Listed]) -> list[Listed]:
         """Those whose newest reward lies within the bounds: others had such a reward before it was revised."""
@@ -272,13 +288,6 @@ class EndedSearch:
                 if reward["confidence"] and (low is None or total >= low) and (high is None or total <= high):
                     passing.add((reward["role"], reward["trajectory_id"]))
         return [row for row in rows if row.place.key in passing]
-
-    async def _quoting(self, low: int, high: int, texts: Sequence[str]) -> set[tuple[str, str]]:
-        """Of the candidates that ended within a span the keys of those that hold the words: each body is read once."""
-        inner = f"{_WITHIN}{''.join(f' AND {condition}' for condition in self._columns)}"
-        sql = f"{_OF_SUBQUERY.format(inner=inner)} AND {' AND '.join(texts)}{WITHIN_TIME}"
-        rows = await self._warehouse.rows(sql, {**self._parameters, "low": low, "high": high})
-        return {(row["role"], row["trajectory_id"]) for row in rows}
 
 
 class OpenSearch:
@@ -327,18 +336,22 @@ class OpenSearch:
         rows = await self._warehouse.rows(self._sql, {**self._parameters, **_after(after), **bounds})
         return [place_of(row) for row in rows]
 
+    async def sizes(self, places: Sequence[Place]) -> dict[tuple[str, str], int]:
+        """See `Search`."""
+        return await _sizes(self._warehouse, "turns", places)
+
     async def passing(self, places: Sequence[Place]) -> list[Listed]:
         """See `Search`. One that ended longer ago, and was called since, is not open."""
         having = [f"max({text})" for text in _texts(self._asked, _CALL)]
         if self._asked.agent is not None:
             having.append("max(JSONExtractString(body, 'agent_id') = {agent:String})")
-        matching = f" HAVING {' AND '.join(having)}{WITHIN_TIME}" if having else ""
+        matching = f" HAVING {' AND '.join(having)}{_bound(places)}" if having else ""
         passing: set[tuple[str, str]] = set()
         for part in parts([place.key for place in places]):
             asked = {**self._parameters, **of_keys(part), "agent": self._asked.agent or ""}
             called = await self._warehouse.rows(CALLED + matching, asked) if having else []
-            passing |= {place_of(row).key for row in called} if having else set(part)
-            passing -= {(row["role"], row["trajectory_id"]) for row in await self._warehouse.rows(ENDED, asked)}
+            passing |= {key_of(row) for row in called} if having else set(part)
+            passing -= {key_of(row) for row in await self._warehouse.rows(ENDED, asked)}
         return [Listed(place, place.trajectory_id, {}) for place in places if place.key in passing]
 
 
@@ -411,6 +424,23 @@ def _texts(asked: TrajectoryFilter, text: str) -> Iterator[str]:
         yield f"if({stands_in('body', word)}, {stands_in(text, word)}, false)"
 
 
+async def _sizes(warehouse: Warehouse, table: str, places: Sequence[Place]) -> dict[tuple[str, str], int]:
+    sql = f"""
+SELECT role, trajectory_id, sum(length(body)) AS bytes FROM {table} WHERE {_OF_PLACES}
+GROUP BY role, trajectory_id {WITHIN_TIME}
+"""  # noqa: S608 - our own names
+    return {key_of(row): row["bytes"] for row in await warehouse.rows(sql, _of_places(places))}
+
+
+def _of_places(places: Sequence[Place]) -> dict[str, Any]:
+    """Parameters of `_OF_PLACES`."""
+    return {"keys": Texts(place.key for place in places)}
+
+
+def _bound(places: Sequence[Place]) -> str:
+    return WITHIN_TIME if len(places) > 1 else ALONE
+
+
 def _bounds(asked: TrajectoryFilter) -> dict[str, Any]:
     return {
         "first": max(EARLIEST_MS, millis(asked.since)) if asked.since else EARLIEST_MS,
@@ -429,6 +459,11 @@ def ended_row(row: Row) -> Listed:
 
 def place_of(row: Row) -> Place:
     return Place(row["place"], row["trajectory_id"], row["role"])
+
+
+def key_of(row: Row) -> tuple[str, str]:
+    """Of a row with its role and its id."""
+    return row["role"], row["trajectory_id"]
 
 
 def of_keys(keys: Sequence[tuple[str, str]]) -> dict[str, Any]:

@@ -42,9 +42,10 @@ TOO_SLOW = "159"
 
 
 class Texts:
-    """Some texts as the parameter of `one_of`. No `str`: the driver looks at every character of one, in Python."""
+    """Some texts, or pairs, as the parameter of `one_of` or `one_pair_of`. No `str`: the driver looks at every
+    character of one, in Python."""
 
-    def __init__(self, values: Iterable[str]) -> None:
+    def __init__(self, values: Iterable[str] | Iterable[tuple[str, str]]) -> None:
         self._json = msgspec.json.encode(sorted(set(values))).decode()
 
     def __str__(self) -> str:
@@ -57,6 +58,11 @@ def one_of(column: str, parameter: str) -> str:
     An array as a parameter costs both sides five times as much: it is parsed as an expression.
     """
     return f"{column} IN JSONExtract({{{parameter}:String}}, 'Array(String)')"
+
+
+def one_pair_of(columns: str, parameter: str) -> str:
+    """The condition that two columns, with a comma between, hold one of some pairs of texts; see `one_of`."""
+    return f"({columns}) IN JSONExtract({{{parameter}:String}}, 'Array(Tuple(String, String))')"
 
 
 class Warehouse:
