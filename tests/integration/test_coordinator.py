@@ -186,6 +186,37 @@ async def test_ramp_without_end_is_refused_at_once(
         assert f"is no less than the {longest} train step" in refused.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("algorithm", ["rloo", "sft"])
+async def test_hold_out_counts_for_a_ramp_and_for_what_can_teach(
+    shared_settings: SharedSettings, bus: Bus, algorithm: str
+) -> None:
+    """Four tasks of four tries, of which a quarter is held out: three batches of four, two turns a try."""
+    facts = [fact for n in range(16) for fact in played(f"{n}", float(n % 4 > n // 12), task=f"task {n // 4}")]
+    async with stored(shared_settings, bus, facts), coordinating(shared_settings, bus, minimum_rows=8) as workshop:
+        rows = 4 if algorithm == "rloo" else 8
+        hyper = {"warmup_steps": 3, "batch_size": rows, "epochs": 1}
+        asked = {"algorithm": algorithm, "base_model": "org/model", "role": ROLE, "hyperparameters": hyper}
+        held = {**asked, "evaluation": {"holdout_size": 0.25}}
+        assert (await workshop.api.post("/v1/jobs", params={"dry_run": True}, json=asked)).status_code == 200
+        refused = await workshop.api.post("/v1/jobs", params={"dry_run": True}, json=held)
+        assert (refused.status_code, "is no less than the 3 train steps" in refused.text) == (409, True)
+        one = {**held, "evaluation": {"holdout_size": 0.1}}
+        refused = await workshop.api.post("/v1/jobs/preview", json=one)
+        assert "holds out none of 16 rewarded trajectories" in refused.json()["refused"]
+
+
+async def test_one_train_step_is_warned_of_when_it_is_asked_for(shared_settings: SharedSettings, bus: Bus) -> None:
+    facts = [fact for n in range(12) for fact in played(f"{n}", float(n % 2), task=f"task {n // 4}")]
+    async with stored(shared_settings, bus, facts), coordinating(shared_settings, bus, minimum_rows=8) as workshop:
+        job = await workshop.ask()
+        assert job["findings"][0].startswith("This training has 1 train step")
+        dispatched = await workshop.dispatched(job["training_job_id"])
+        assert (await workshop.api.get(f"/v1/jobs/{dispatched.training_job_id}")).json()["findings"] == job["findings"]
+        more = {"algorithm": "rloo", "base_model": "org/model", "role": ROLE, "hyperparameters": {"batch_size": 4}}
+        answer = await workshop.api.post("/v1/jobs", params={"dry_run": True}, json=more)
+        assert (answer.status_code, answer.json()["findings"]) == (200, None)
+
+
 async def test_job_that_nothing_can_teach_is_refused_at_once_with_the_reason(
     shared_settings: SharedSettings, bus: Bus
 ) -> None:

@@ -181,6 +181,8 @@ def submit(
     job = post(endpoints, "coordinator", f"/v1/jobs{'?dry_run=true' if dry_run else ''}", JobOut, body)
     noted = job.request.metadata.notes if job.request.metadata is not None else None
     planned = noted if body.get("algorithm") == AUTO else None
+    for finding in job.findings or ():
+        errors.print(f"warning: {finding}", markup=False)
     if dry_run:
         print_dry_run(f"POST {endpoints.url('coordinator')}/v1/jobs", body, as_json, planned)
         return
@@ -237,7 +239,8 @@ def submit_each(
 
     def show() -> None:
         rows: list[tuple[str, str | None, str, str | None]] = [
-            (role, None if dry_run else job.training_job_id, state_of(job), None) for role, job in answer.jobs.items()
+            (role, None if dry_run else job.training_job_id, state_of(job), "; ".join(job.findings or ()) or None)
+            for role, job in answer.jobs.items()
         ]
         rows += [(role, None, "refused", why) for role, why in answer.refused.items()]
         print_table(("role", "job", "state", "because"), rows, "")

@@ -291,9 +291,10 @@ def test_prompt_is_tried_first_where_the_gate_has_tasks() -> None:
 
 async def test_a_proposal_whose_job_would_be_refused_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
     class Refusing:
-        async def require_data(self, _: str, config: TrainingConfig) -> None:
-            if config.algorithm == "sft":
+        async def require_data(self, _: str, config: TrainingConfig, holdout: float) -> list[str]:
+            if config.algorithm == "sft" and holdout:
                 raise Rejected("its ramp would not end")
+            return []
 
     class Empty:
         async def policies_of(self, _: str) -> Policies:
@@ -306,7 +307,7 @@ async def test_a_proposal_whose_job_would_be_refused_gives_way(monkeypatch: pyte
     data: Any = SimpleNamespace(snapshots=SimpleNamespace(consumed=list))
     parts: Any = {"store": None, "policies": Empty(), "exporter": Refusing()}
     planner = Planner(**parts, data=data, abilities=Abilities(True, OFFERED, AMOUNTS))
-    _, proposal = await planner.plan("support", PLAIN)
+    _, proposal = await planner.plan("support", PLAIN, holdout=0.25)
     assert proposal.chosen is not None
     assert proposal.chosen.algorithm == "rloo"
     assert "but its ramp would not end" in proposal.explanation

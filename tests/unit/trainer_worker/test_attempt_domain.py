@@ -351,6 +351,16 @@ def test_findings_are_in_every_status_from_the_first_on(tmp_path: Path) -> None:
     assert frame().status("running", report, NOW).findings == ["A text is lost."]
 
 
+@pytest.mark.parametrize("algorithm", ["sft", "rloo", "dpo", "kto", "reward_model"])
+def test_a_training_of_one_step_warns_of_it_in_every_status(tmp_path: Path, algorithm: str) -> None:
+    events, report = io.BytesIO(), Report()
+    with closing(ChildRun(job_spec(algorithm), tmp_path, events, threading.Event(), threading.Event())) as run:
+        run.started(samples=1, total_steps=1)
+    report.fold(decode_event(events.getvalue()))
+    (finding,) = frame().status("running", report, NOW).findings or ()
+    assert finding.startswith("This training has 1 train step")
+
+
 @pytest.mark.parametrize(("algorithm", "best"), [("sft", (2, 1)), ("rloo", (None, None))])
 def test_the_best_step_is_the_one_of_least_loss_where_losses_compare(
     tmp_path: Path, algorithm: str, best: tuple[int | None, int | None]

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from ratchet.core.contract.training import Hyperparameters
+from ratchet.core.rules.training_options import held_out_tasks
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.training.algorithms import load_train
-from ratchet.trainer_worker.training.learner.holdout import Try, held_out_tasks, likelihood_gained, reward_gained
+from ratchet.trainer_worker.training.learner.holdout import Try, likelihood_gained, reward_gained
 from ratchet.trainer_worker.training.learner.rows import Row
 from ratchet.trainer_worker.training.policy import TrainedPolicy
 from tests.support.snapshot_rows import trajectory_row

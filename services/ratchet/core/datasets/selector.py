@@ -26,7 +26,7 @@ from ratchet.core.datasets.domain.pairs import (
     pair_row,
     select_pairs,
 )
-from ratchet.core.datasets.domain.reward_groups import RewardTally, baselines
+from ratchet.core.datasets.domain.reward_groups import baselines
 from ratchet.core.datasets.domain.rows import TRANSFORMS, RowOrigin, Scored, SnapshotRow, row_of, with_words
 from ratchet.core.datasets.domain.selection import (
     LEFT_OUT_ARMS,
@@ -77,6 +77,8 @@ class SnapshotQuery:
     """See `TrajectoryRules`."""
     held: Extent | None = None
     """What the stream of trajectories holds, where the data shall be in it; None: all that is stored."""
+    holdout: float = 0.0
+    """Share of it that the job holds out."""
 
     @property
     def filter(self) -> DatasetFilter:
@@ -121,8 +123,11 @@ class SnapshotPlan:
     """Stored trajectories that have no reward yet and therefore could not be chosen."""
     problem: str | None = None
     """Why a policy cannot learn from these, however many there are."""
-    teaching: int | None = None
-    """Of tries that are compared: how many of them are not rewarded like all others of their task."""
+    tasks: Sequence[str] = ()
+    """Of each id: what a hold-out never separates, as far as it is known without the rows; empty where nothing is held
+    out."""
+    rewards: Sequence[float] | None = None
+    """Of each id, where tries are compared: those of a task that are all rewarded alike teach nothing."""
     filter: DatasetFilter | None = None
     """Where it is more than the query's: with the raters who are left out."""
 
@@ -172,8 +177,6 @@ class SnapshotSelector:
         candidates, most = catalogue.candidates, query.dataset.sample_size
         selection = await asyncio.to_thread(select, candidates, rules, most, catalogue.unlisted)
         scores = await asyncio.to_thread(scored, candidates, query.reward_transform)
-        tally = RewardTally()
-        tally.update((candidate.task_key, candidate.reward) for candidate in selection.chosen)
 
         async def rows(ids: Sequence[str]) -> Sequence[SnapshotRow | str]:
             stored = await self.trajectories.trajectories(query.role, ids)
@@ -198,7 +201,8 @@ class SnapshotSelector:
             minimum=self._least(query),
             reward_function=catalogue.reward_function,
             waiting=catalogue.waiting,
-            teaching=tally.teaching() if query.needs_calls else None,
+            tasks=[candidate.task_key for candidate in selection.chosen],
+            rewards=[candidate.reward for candidate in selection.chosen] if query.needs_calls else None,
         )
 
     async def _plan_pairs(self, query: SnapshotQuery) -> SnapshotPlan:
@@ -222,6 +226,7 @@ class SnapshotSelector:
             minimum=self._least(query),
             floor=self.amounts.least(query.algorithm, 1),
             problem=nothing if is_all_left_out else None,
+            tasks=[opinion.group_key or opinion.preference_id for opinion in selection.chosen],
             filter=query.filter,
         )
 
@@ -284,6 +289,7 @@ class SnapshotSelector:
             reward_function=catalogue.reward_function,
             waiting=catalogue.waiting,
             problem=one_sided if chosen and ups in (0, len(chosen)) else None,
+            tasks=list(chosen),
             filter=query.filter,
         )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -74,6 +76,9 @@ _MOST: Mapping[str, int] = {
 """Hyperparameter -> the most that it may be: beyond it something overflows, or the number is a slip of the pen."""
 LEAST_RATE = 1e-9
 """A train step changes a weight by about the learning rate, and float32 holds .02 to 2e-9."""
+LEAST_PATH = 1e-5
+"""A training whose learning rates sum up to less moves no weight by more: bfloat16, in which models are served, holds
+.02 to 6e-5."""
 MOST_RANK = 1024
 """Of an adapter that is trained, imported or served: engines allocate by the rank before they read weights."""
 
@@ -163,6 +168,26 @@ def most_steps(config: TrainingConfig, rows: int) -> int:
     return min(steps, asked) if algorithm.needs_token_ids else asked
 
 
+def too_few_steps(config: TrainingConfig, steps: int) -> str | None:
+    """A sentence about a training of so many train steps where they are too few to show anything; else None.
+
+    Of ten cycles of one train step each on public tasks no single one showed a gain (docs/learning.md).
+    """
+    algorithm, hyper = ALGORITHMS[config.algorithm], config.hyperparameters
+    if not algorithm.trains_weights:
+        return None
+    has_rate = hyper.learning_rate is not None or algorithm.default_learning_rates is not None
+    path = steps * algorithm.learning_rate_of(hyper) if has_rate else math.inf  # a package's own code knows it
+    if steps > 1 and path >= LEAST_PATH:
+        return None
+    moved = f" and moves no weight by more than {path:.2g}" if has_rate else ""
+    cure = "ask for more epochs, for a smaller batch_size" if steps == 1 else "ask for a higher learning_rate"
+    return (
+        f"This training has {steps} train step{'' if steps == 1 else 's'}{moved}: expect no difference that an"
+        f" evaluation could show; {cure}, or bring more data."
+    )
+
+
 def _health_problems(health: HealthLimits | None, algorithm: Algorithm) -> Iterator[str]:
     if health is None:
         return
@@ -234,6 +259,32 @@ def evaluation_problems(name: str, evaluation: Evaluation | None) -> list[str]:
 def holdout_of(evaluation: Evaluation | None) -> float:
     """The fraction of the data that is held out; 0 unless the request asks for one."""
     return 0.0 if evaluation is None or evaluation.enabled is False else evaluation.holdout_size or 0.0
+
+
+def held_out_tasks(task_keys: Sequence[str], share: float, seed: int) -> frozenset[str]:
+    """Tasks that together have at most that share of the tries, in an order drawn from `seed` and their keys alone: as
+    far as its tries fit, a task is on the same side in every job of that seed.
+    """
+    room, held = round(share * len(task_keys)), set[str]()
+    tries = Counter(task_keys)
+    for key in sorted(tries, key=lambda key: hashlib.sha256(f"{seed}:{key}".encode()).digest()):
+        if tries[key] <= room:
+            held.add(key)
+            room -= tries[key]
+    return frozenset(held)
+
+
+def split_problem(holdout: float, learn: int, held: int, what: str) -> str | None:
+    """Why a hold-out of that fraction is none: it leaves nothing to learn from, or holds nothing out."""
+    count = learn + held
+    if not learn:
+        return f"a holdout_size of {holdout:g} leaves none of {count} {what} to learn from"
+    if holdout and not held:
+        return (
+            f"a holdout_size of {holdout:g} holds out none of {count} {what}: every group of {what} that share "
+            "a prompt, a task or a try is larger than that; ask for a larger one, or for none"
+        )
+    return None
 
 
 def _excesses(hyper: Hyperparameters) -> Iterator[str]:

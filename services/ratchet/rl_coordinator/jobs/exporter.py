@@ -26,7 +26,14 @@ from ratchet.core.datasets.s3_snapshots import Snapshots
 from ratchet.core.datasets.selector import SnapshotPlan, SnapshotQuery, SnapshotSelector
 from ratchet.core.errors import DigestMismatch, NotFound, Rejected
 from ratchet.core.rules.algorithms import ALGORITHMS, dataset_format
-from ratchet.core.rules.training_options import most_steps, ramp_problem
+from ratchet.core.rules.training_options import (
+    held_out_tasks,
+    holdout_of,
+    most_steps,
+    ramp_problem,
+    split_problem,
+    too_few_steps,
+)
 from ratchet.core.stores.policies import BlobStore, weights_behind
 from ratchet.rl_coordinator import metrics
 from ratchet.rl_coordinator.jobs.domain.requests import STREAM
@@ -87,7 +94,7 @@ class Exporter:
             export = Export(ref, manifest.rows)
         else:
             export = await self._export(job.request, job.training_job_id, policies, start.parent)
-        if problem := _ramp_refusal(config, export.rows):
+        if problem := ramp_refusal(config, export.rows, holdout_of(job.request.evaluation)):
             raise Rejected(problem)
         dataset = replace(config.dataset, snapshot=export.snapshot)
         resolved = replace(config, base_model=base_model, dataset=dataset)
@@ -159,13 +166,18 @@ class Exporter:
         log.info("snapshot exported", job=job_id or None, rows=writer.rows, left_out=dict(left_out))
         return Export(snapshot, writer.rows)
 
-    async def require_data(self, role: str, config: TrainingConfig) -> None:
-        """Raise `Rejected` where a job would find too little to learn from. Rows are not made: some may be unusable."""
+    async def require_data(self, role: str, config: TrainingConfig, holdout: float) -> list[str]:
+        """What of a job its caller should know before it starts, with `holdout` of its data held out.
+
+        Raises `Rejected` where it would find too little to learn from. Rows are not made: some may be unusable.
+        """
         policies = await self.policies.policies_of(role)
-        query = await self._query(role, config, policies, parent_of(policies, config.base_model))
+        query = await self._query(role, config, policies, parent_of(policies, config.base_model), holdout)
         plan = await self.selector.select(query)
         if (refusal := _refusal(query, config, plan, len(plan.ids), plan.left_out)) is not None:
             raise Rejected(refusal)
+        few = too_few_steps(config, _steps(query, config, plan))
+        return [few] if few else []
 
     async def preview(self, request: TrainingRequest) -> PreviewOut:
         """What the snapshot of a job for `request` would hold; all rows are made, and none is stored.
@@ -176,7 +188,13 @@ class Exporter:
         if config.dataset.snapshot is not None:
             raise Rejected(ALREADY_CHOSEN)
         policies = await self.policies.policies_of(request.role)
-        query = await self._query(request.role, config, policies, parent_of(policies, config.base_model))
+        query = await self._query(
+            request.role,
+            config,
+            policies,
+            parent_of(policies, config.base_model),
+            holdout_of(request.evaluation),
+        )
         plan = await self.selector.select(query)
         left_out, sources, tally = Counter(plan.left_out), Counter[str](), RewardTally()
         for ids in plan.chunks(CHUNK):
@@ -198,11 +216,14 @@ class Exporter:
             reward_groups=tally.counts() if query.needs_calls else None,
         )
 
-    async def _query(self, role: str, config: TrainingConfig, policies: Policies, parent: str | None) -> SnapshotQuery:
+    async def _query(
+        self, role: str, config: TrainingConfig, policies: Policies, parent: str | None, holdout: float = 0.0
+    ) -> SnapshotQuery:
         """The data that a job asks for, and the data that the stable policy's lineage has already learned from."""
         consumed = await asyncio.to_thread(self.snapshots.consumed, policies.consumed_snapshots())
         held = await self.held() if config.dataset.source == STREAM else None
-        return SnapshotQuery(role, config.algorithm, config.dataset, consumed, policies.generations(parent), held)
+        generations = policies.generations(parent)
+        return SnapshotQuery(role, config.algorithm, config.dataset, consumed, generations, held, holdout)
 
 
 def own_snapshot(snapshots: Snapshots, ref: SnapshotRef, role: str, algorithm: str) -> SnapshotManifest:
@@ -223,6 +244,12 @@ def own_snapshot(snapshots: Snapshots, ref: SnapshotRef, role: str, algorithm: s
     if manifest.format != learns_from:
         raise Rejected(f"dataset.snapshot {ref.uri} holds {manifest.format}: {algorithm} learns from {learns_from}")
     return manifest
+
+
+def ramp_refusal(config: TrainingConfig, rows: int, holdout: float) -> str | None:
+    """Why the ramp of a training on a snapshot of so many rows would not end."""
+    steps = steps_of(config, rows - round(holdout * rows))
+    return None if steps is None else ramp_problem(config.hyperparameters.warmup_steps, steps)
 
 
 def starting_point(policies: Policies, config: TrainingConfig) -> StartingPoint:
@@ -249,23 +276,47 @@ def _refusal(
         return f"role {role} cannot be trained by {algorithm}: {plan.problem}"
     if rows < least:
         return _shortage(query, plan, rows, left_out)
-    lifted = config.hyperparameters.advantage_floor is not None  # solved groups teach then, too
-    teaching = rows if plan.teaching is None or lifted else plan.teaching
-    if teaching >= least:
-        return _ramp_refusal(config, teaching, sum(plan.turns))
+    held = held_out_tasks(plan.tasks, query.holdout, config.hyperparameters.seed or 0)
+    apart = sum(task in held for task in plan.tasks)
+    if query.holdout and (problem := split_problem(query.holdout, rows - apart, apart, plan.nouns[1])):
+        return problem
+    teaching = min(rows, len(_learnt(plan, config)))
+    if teaching >= least and (not teaching or _learnt(plan, config, query.holdout)):
+        return ramp_problem(config.hyperparameters.warmup_steps, _steps(query, config, plan))
+    which = " that are not held out" if teaching >= least else ""
     return (
-        f"only {teaching} of {rows} chosen trajectories of role {role} can teach {algorithm}, which needs at least"
-        f" {least}: the tries of every other task have equal rewards; collect more tries, or tries of other tasks"
+        f"only {0 if which else teaching} of {rows} chosen trajectories of role {role}{which} can teach {algorithm},"
+        f" which needs at least {least}: the tries of every other task have equal rewards; collect more tries, or tries"
+        " of other tasks"
     )
 
 
-def _ramp_refusal(config: TrainingConfig, rows: int, turns: int | None = None) -> str | None:
-    """Why the ramp of a training on so many rows would not end. Imitation makes up to one row of each of its turns; of
-    how many is not known in a snapshot.
+def _learnt(plan: SnapshotPlan, config: TrainingConfig, holdout: float = 0.0) -> list[int]:
+    """Places of the ids that a training learns from: tasks that are held out teach nothing, nor do tries of one task
+    that are compared and rewarded alike.
+    """
+    hyper = config.hyperparameters
+    taken = held_out_tasks(plan.tasks, holdout, hyper.seed or 0)
+    if plan.rewards is not None and hyper.advantage_floor is None:  # solved groups teach then, too
+        tally = RewardTally()
+        tally.update(zip(plan.tasks, plan.rewards, strict=True))
+        taken |= tally.alike()
+    return [place for place in range(len(plan.ids)) if not taken or plan.tasks[place] not in taken]
+
+
+def _steps(query: SnapshotQuery, config: TrainingConfig, plan: SnapshotPlan) -> int:
+    """Train steps of the job, if it leaves out no more than is known."""
+    learnt = _learnt(plan, config, query.holdout)
+    return steps_of(config, len(learnt), sum(plan.turns[place] for place in learnt)) or 0
+
+
+def steps_of(config: TrainingConfig, rows: int, turns: int | None = None) -> int | None:
+    """Train steps of a training on so many rows. Imitation makes up to one row of each of its turns: None where it is
+    not known of how many, as in a snapshot.
     """
     algorithm = ALGORITHMS[config.algorithm]
     most = turns if algorithm.learns_from == TRAJECTORIES and not algorithm.needs_token_ids else rows
-    return None if most is None else ramp_problem(config.hyperparameters.warmup_steps, most_steps(config, most))
+    return None if most is None else most_steps(config, most)
 
 
 def _shortage(query: SnapshotQuery, plan: SnapshotPlan, rows: int, left_out: Mapping[str, int]) -> str:

@@ -12,16 +12,16 @@ import structlog
 
 from ratchet.core.contract.policy_manifest import ADAPTER
 from ratchet.core.contract.state import ENDED, Job
-from ratchet.core.contract.training import TrainingConfig, TrainingRequest
+from ratchet.core.contract.training import TrainingRequest
 from ratchet.core.datasets.s3_snapshots import Snapshots
 from ratchet.core.errors import Conflict, DigestMismatch, NotFound, Rejected, Unavailable
 from ratchet.core.evaluation.search_models import search_prices
 from ratchet.core.rules.algorithms import ALGORITHMS
-from ratchet.core.rules.training_options import Amounts
+from ratchet.core.rules.training_options import Amounts, holdout_of
 from ratchet.core.service.http_client import AsyncApiClient
 from ratchet.core.stores.objects import Objects
 from ratchet.core.stores.policies import BlobStore, is_manifest_uri, read_policy
-from ratchet.rl_coordinator.jobs.exporter import Exporter, own_snapshot, starting_point
+from ratchet.rl_coordinator.jobs.exporter import Exporter, own_snapshot, ramp_refusal, starting_point
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
 from ratchet.rl_coordinator.registry import KvPolicies, continues_stable
 
@@ -44,14 +44,19 @@ class Feasibility:
     gateway: AsyncApiClient | None = None
     """None: the worker of a search is the first to ask it."""
 
-    async def require_feasible(self, request: TrainingRequest) -> None:
-        """Raise `Conflict` for what does not work now and `Rejected` for what never will, in one sentence."""
+    async def require_feasible(self, request: TrainingRequest) -> list[str]:
+        """What of the job its caller should know before it starts.
+
+        Raises `Conflict` for what does not work now and `Rejected` for what never will, in one sentence.
+        """
+        findings: list[str] = []
         steps = (self._require_base_model, self._require_tasks, self._require_models, self._require_data)
         for require in steps:
             try:
-                await require(request.training_config, request.role)
+                findings += await require(request) or ()
             except Unavailable as error:
                 log.info("not looked up", job=request.training_job_id, reason=str(error))
+        return findings
 
     async def lost_checkpoint(self, job: Job) -> list[str]:
         """A sentence about a checkpoint that the object store lacks: the sweep takes those that nothing needs."""
@@ -64,9 +69,9 @@ class Feasibility:
             return []
         return [f"its checkpoint {checkpoint} is gone"]
 
-    async def _require_base_model(self, config: TrainingConfig, role: str) -> None:
-        base_model = config.base_model
-        algorithm = ALGORITHMS[config.algorithm]
+    async def _require_base_model(self, request: TrainingRequest) -> None:
+        config, role = request.training_config, request.role
+        base_model, algorithm = config.base_model, ALGORITHMS[config.algorithm]
         if algorithm.writes_bundle or (algorithm.makes_planner and not is_manifest_uri(base_model)):
             return  # where nothing serves, it begins with calls as agents send them, or with version 0 of planners
         if is_manifest_uri(base_model):
@@ -84,18 +89,20 @@ class Feasibility:
                     " manifest's uri, a name or a path"
                 )
 
-    async def _require_tasks(self, config: TrainingConfig, role: str) -> None:
-        if config.prompts is not None:
-            await self.exporter.tasks.sets_of(role, config.prompts)
+    async def _require_tasks(self, request: TrainingRequest) -> None:
+        if (search := request.training_config.prompts) is not None:
+            await self.exporter.tasks.sets_of(request.role, search)
 
-    async def _require_models(self, config: TrainingConfig, role: str) -> None:
+    async def _require_models(self, request: TrainingRequest) -> None:
         """A search's models are there, and what they cost is known where its budget needs that."""
+        config, role = request.training_config, request.role
         if config.prompts is not None and self.gateway is not None:
             start = starting_point(await self.policies.policies_of(role), config)
             await search_prices(self.gateway, config.prompts, role, start.parent or role)
 
-    async def _require_data(self, config: TrainingConfig, role: str) -> None:
+    async def _require_data(self, request: TrainingRequest) -> list[str]:
         """Choose the data as the job would, without making its rows."""
+        config, role, holdout = request.training_config, request.role, holdout_of(request.evaluation)
         snapshot = config.dataset.snapshot
         if snapshot is not None:
             least = self.amounts.least(config.algorithm, config.dataset.min_rows)
@@ -105,9 +112,11 @@ class Feasibility:
                 raise Rejected(
                     f"dataset.snapshot {snapshot.uri} holds {rows}; {config.algorithm} needs at least {least}"
                 )
-            return
+            if problem := ramp_refusal(config, manifest.rows, holdout):
+                raise Rejected(problem)
+            return []
         try:
-            await self.exporter.require_data(role, config)
+            return await self.exporter.require_data(role, config, holdout)
         except Rejected as error:
             raise Conflict(str(error)) from error
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from ratchet.bus.connection import Bus
 from ratchet.bus.message import Cause, cause_of
 from ratchet.bus.received import Received
@@ -45,13 +47,13 @@ class Intake:
         if existing is not None:
             return existing, False
         self.require_valid(request)
-        if require_feasible:
-            await self.feasibility.require_feasible(request)
-        job = self._job_of(request, cause_of(request))
+        findings = await self.feasibility.require_feasible(request) if require_feasible else []
+        job = replace(self._job_of(request, cause_of(request)), findings=findings or None)
         if dry_run:
             return job, False
         await self.bus.publish(request)
-        return await self.store.create_job(job)
+        stored, created = await self.store.create_job(job)
+        return replace(stored, findings=stored.findings or job.findings), created
 
     async def on_request(self, received: Received[TrainingRequest]) -> Sequence[Message]:
         """A request from the bus. One that cannot run becomes a failed job, which its sender hears of."""

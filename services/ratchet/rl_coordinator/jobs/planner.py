@@ -21,6 +21,7 @@ from ratchet.core.datasets.selector import SnapshotSelector, with_human_share, w
 from ratchet.core.errors import Conflict, Rejected
 from ratchet.core.preferences.quarantine import Quarantine
 from ratchet.core.rules.algorithms import ALGORITHMS, dataset_format
+from ratchet.core.rules.training_options import holdout_of
 from ratchet.rl_coordinator.jobs.domain.planning import (
     AUTO,
     Plan,
@@ -73,12 +74,13 @@ class Planner:
     """What chooses the data of a job, and says why a proposal could not start."""
 
     async def plan(
-        self, role: str, asked: TrainingConfig | None = None, held_out: float | None = None
+        self, role: str, asked: TrainingConfig | None = None, held_out: float | None = None, holdout: float = 0.0
     ) -> tuple[Shape, Plan]:
         """What a role has that a request lets through, and the proposal for it. Raises `Unavailable`.
 
         A proposal was tried: its job has options that its algorithm takes, and data that it can learn from. Without a
-        request it is for one of nothing but a role and, where that is given, `held_out` of its filter.
+        request it is for one of nothing but a role and, where that is given, `held_out` of its filter. `holdout`: the
+        share of its data that a request holds out.
         """
         is_request = asked is not None
         if asked is None:
@@ -93,7 +95,7 @@ class Planner:
             proposal = plan(shape, self.abilities.algorithms, impossible)
             if proposal.chosen is None or ALGORITHMS[proposal.chosen.algorithm].writes_bundle:
                 return shape, proposal
-            problem = await self._problem(role, _planned(asked, proposal))
+            problem = await self._problem(role, _planned(asked, proposal), holdout)
             if problem is None:
                 return shape, proposal
             impossible[proposal.chosen.algorithm] = problem
@@ -110,7 +112,7 @@ class Planner:
         reasons = config_problems(config, self.abilities)
         if reasons:
             raise Rejected("; ".join(reasons))
-        _, proposal = await self.plan(request.role, config)
+        _, proposal = await self.plan(request.role, config, holdout=holdout_of(request.evaluation))
         if proposal.chosen is None:
             raise Conflict(f"role {request.role}: {proposal.explanation}")
         metadata = request.metadata or RequestMetadata()
@@ -156,13 +158,13 @@ class Planner:
             held_out_tasks=len(gate.tasks) if gate else 0,
         )
 
-    async def _problem(self, role: str, config: TrainingConfig) -> str | None:
+    async def _problem(self, role: str, config: TrainingConfig, holdout: float) -> str | None:
         """Why a job of this configuration could not start now; None for one that could."""
         reasons = config_problems(config, self.abilities)
         if reasons:
             return "; ".join(reasons)
         try:
-            await self.exporter.require_data(role, config)
+            await self.exporter.require_data(role, config, holdout)
         except Rejected as error:
             return str(error)
         return None

@@ -25,6 +25,7 @@ from ratchet.core.contract.snapshot import ROWS, TRAJECTORIES, Row, TrajectoryRo
 from ratchet.core.datasets.parquet import count_rows, read_rows
 from ratchet.core.errors import Rejected
 from ratchet.core.rules.algorithms import ALGORITHMS
+from ratchet.core.rules.training_options import too_few_steps
 from ratchet.core.stores.policies import TOKENIZER_FILES
 from ratchet.trainer_worker.errors import DataUnusable, Diverged, StopRequested
 from ratchet.trainer_worker.job import (
@@ -259,6 +260,7 @@ class ChildRun:
         self._interval = (saving.save_interval if saving else None) or SAVE_INTERVAL
         self._interval_s = math.inf if spec.checkpoint_s is None else spec.checkpoint_s
         self._clock = clock
+        self._config = spec.config
         self._events = events
         self._metrics = (directory / METRICS_FILE).open("a", buffering=1)
         self._ranks = spec.ranks
@@ -293,6 +295,7 @@ class ChildRun:
         self._begun.set()
         device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
         self._step_at = self._saved_at = self._clock()
+        few = too_few_steps(self._config, total_steps)
         self.emit(
             Started(
                 pytorch_version=str(torch.__version__),
@@ -301,7 +304,7 @@ class ChildRun:
                 gpus=self._ranks if torch.cuda.is_available() else 0,
                 samples=samples,
                 total_steps=total_steps,
-                findings=self._findings,
+                findings=[*self._findings, *([few] if few else [])],
             )
         )
 

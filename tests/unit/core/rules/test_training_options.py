@@ -27,6 +27,7 @@ from ratchet.core.rules.training_options import (
     most_steps,
     ramp_problem,
     request_problems,
+    too_few_steps,
     training_problems,
 )
 from tests.support.training import request
@@ -136,6 +137,21 @@ def test_train_steps_are_counted_before_there_is_a_job(given: TrainingConfig, ro
 
 def test_a_ramp_that_ends_before_the_training_is_no_problem() -> None:
     assert ramp_problem(None, 1) is ramp_problem(0, 1) is ramp_problem(1, 1) is ramp_problem(7, 8) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "steps", "sentence"),
+    [
+        (config(), 1, "This training has 1 train step and moves no weight by more than 0.0003: expect no difference"),
+        (config(learning_rate=1e-7), 9, "This training has 9 train steps and moves no weight by more than 9e-07"),
+        (config(), 2, ""),
+        (config("sft", learning_rate=1e-6), 11, ""),
+        (config("gepa"), 1, ""),
+    ],
+)
+def test_train_steps_that_can_show_nothing_are_warned_of(given: TrainingConfig, steps: int, sentence: str) -> None:
+    warned = too_few_steps(given, steps)
+    assert warned is None if not sentence else warned is not None and warned.startswith(sentence)
 
 
 @pytest.mark.parametrize("algorithm", ["sft", "rloo", "grpo", "reinforce", "ppo", "dpo", "kto", "reward_model"])

@@ -26,9 +26,9 @@ class RewardTally:
             count, lowest, highest = self._tasks.get(task_key, (0, reward, reward))
             self._tasks[task_key] = (count + 1, min(lowest, reward), max(highest, reward))
 
-    def teaching(self) -> int:
-        """Tries that differ from others of their task in reward, or are alone and have a baseline."""
-        return sum(count for count, lowest, highest in self._tasks.values() if count == 1 or lowest < highest)
+    def alike(self) -> frozenset[str]:
+        """Tasks with several tries that all have one reward."""
+        return frozenset(task for task, (count, low, high) in self._tasks.items() if count > 1 and low == high)
 
     def counts(self) -> RewardGroups:
         """What was counted so far."""

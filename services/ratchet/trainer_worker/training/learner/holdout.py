@@ -8,10 +8,9 @@ Shapes: _S tries.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import statistics
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from ratchet.core.contract.training import EvaluationResults
 from ratchet.core.rules.intervals import mean_interval
+from ratchet.core.rules.training_options import held_out_tasks
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.learner.advantages import SAME, Scored
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
@@ -34,19 +34,6 @@ LEAST_ESS = 0.5
 for all, and 95 % intervals miss the truth more than one time in ten (mostly by saying too little)."""
 LEAST_TASKS = 5
 """Fewest tasks whose tries differ in reward: the others say nothing, and an interval of zeros looks like certainty."""
-
-
-def held_out_tasks(task_keys: Sequence[str], share: float, seed: int) -> frozenset[str]:
-    """Tasks that together have at most that share of the tries, in an order drawn from `seed` and their keys alone: as
-    far as its tries fit, a task is on the same side in every job of that seed.
-    """
-    room, held = round(share * len(task_keys)), set[str]()
-    tries = Counter(task_keys)
-    for key in sorted(tries, key=lambda key: hashlib.sha256(f"{seed}:{key}".encode()).digest()):
-        if tries[key] <= room:
-            held.add(key)
-            room -= tries[key]
-    return frozenset(held)
 
 
 def hold_out(spec: JobSpec, task_keys: Mapping[str, str]) -> frozenset[str]:

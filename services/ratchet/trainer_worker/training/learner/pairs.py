@@ -18,6 +18,7 @@ from ratchet.core.chat_templates.conversations import CHOSEN, REJECTED, conversa
 from ratchet.core.contract.snapshot import PairRow
 from ratchet.core.contract.training import EvaluationResults
 from ratchet.core.rules.intervals import paired_difference
+from ratchet.core.rules.training_options import split_problem
 from ratchet.trainer_worker.errors import DataUnusable
 from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.chats import ChatRows
@@ -142,14 +143,8 @@ def split_pairs(chats: ChatRows, pairs: Sequence[PairRow], spec: JobSpec) -> tup
 
 def check_split(holdout: float, learn: Sequence[int], held: Sequence[int], what: str = "pairs") -> None:
     """Raise `DataUnusable` when a hold-out of that fraction leaves nothing to learn from, or holds nothing out."""
-    count = len(learn) + len(held)
-    if not learn:
-        raise DataUnusable(f"a holdout_size of {holdout:g} leaves none of {count} {what} to learn from")
-    if holdout and not held:
-        raise DataUnusable(
-            f"a holdout_size of {holdout:g} holds out none of {count} {what}: every group of {what} that share "
-            "a prompt, a task or a try is larger than that; ask for a larger one, or for none"
-        )
+    if problem := split_problem(holdout, len(learn), len(held), what):
+        raise DataUnusable(problem)
 
 
 def scores_of(results: EvaluationResults | None) -> Mapping[str, float]:
