@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -18,7 +18,7 @@ from ratchet.core.rules.texts import id_of_name
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.trajectory_list import TrajectoryList
 from ratchet.core.stores.trajectory_search import TrajectoryFilter
-from ratchet.core.stores.warehouse import Warehouse
+from ratchet.core.stores.warehouse import Row, Warehouse
 from tests.support.console_data import store
 from tests.support.messages import AT, trajectory, turn
 from tests.support.running import prepared_warehouse
@@ -97,6 +97,31 @@ async def test_lists_show_the_name_that_the_agent_gave_and_models_that_answered(
     shown = {one.trajectory_id: (one.name, one.model) for one in opened}
     assert shown[named.trajectory_id] == ("nightly refunds 17", "gpt-4o-2024-08-06")
     assert sorted(value for value in shown.values() if value[0] is None) == [(None, None)]
+
+
+class Weighed(Warehouse):
+    """A warehouse that counts the bytes which its queries read."""
+
+    bytes_read = 0
+
+    async def rows(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
+        """Its rows."""
+        result = await self._client.query(sql, parameters=dict(parameters or {}))
+        self.bytes_read += int(result.summary["read_bytes"])
+        return list(result.named_results())
+
+
+async def test_list_reads_the_body_of_the_first_call_of_an_open_run_alone(shared_settings: SharedSettings) -> None:
+    async with prepared_warehouse(shared_settings) as made:
+        await made.command("SYSTEM STOP MERGES turns")
+        for n in range(4):
+            body = {"role": "user", "content": "a" * (1_000_000 if n else 10)}
+            await store(made, turn("run", n, messages=[body], agent_id="first" if n == 0 else "next"), first=n + 1)
+        weighed = await Weighed.connect(shared_settings)
+        (run,) = (await newest_in(TrajectoryList(weighed, lambda: NOW), EVERY, 10)).open
+        await weighed.close()
+    assert run.agent_id == "first"
+    assert weighed.bytes_read < 1_000_000
 
 
 async def test_a_name_that_begins_another_id_is_refused(warehouse: Warehouse) -> None:

@@ -62,8 +62,11 @@ GROUP BY role, trajectory_id
 """  # noqa: S608 - our own names
 _AGENTS = f"""
 SELECT role, trajectory_id, JSONExtractString(body, 'agent_id') AS agent
-FROM turns WHERE {OF_KEYS} ORDER BY turn_index, attempt LIMIT 1 BY role, trajectory_id
+FROM turns WHERE {OF_KEYS} AND event_id IN (
+    SELECT argMin(event_id, (turn_index, attempt)) FROM turns WHERE {OF_KEYS} GROUP BY role, trajectory_id
+) LIMIT 1 BY role, trajectory_id
 """  # noqa: S608 - as above
+"""By their first calls: bodies of the others may be of many megabytes."""
 _FIRST_USER = "arrayFirst(said -> JSONExtractString(said, 'role') = 'user', JSONExtractArrayRaw(body, 'messages'))"
 _QUESTIONS = f"""
 SELECT role, trajectory_id, leftUTF8(if(text != '', text, parts), {QUESTION_LETTERS}) AS question
@@ -74,10 +77,11 @@ FROM (
     FROM turns WHERE {OF_KEYS} AND turn_index = 0 ORDER BY at LIMIT 1 BY role, trajectory_id
 )
 """  # noqa: S608 - as above
+_OBSERVED = "Array(Tuple(observation Tuple(type String, content String)))"
 _REPORTED = f"""
-SELECT role, trajectory_id, leftUTF8(JSONExtractString(arrayFirst(
-    entry -> JSONExtractString(entry, 'observation', 'type') = 'user_message', JSONExtractArrayRaw(body, 'turns')
-), 'observation', 'content'), {QUESTION_LETTERS}) AS question
+SELECT role, trajectory_id, leftUTF8(arrayFirst(
+    entry -> entry.observation.type = 'user_message', JSONExtract(body, 'turns', '{_OBSERVED}')
+).observation.content, {QUESTION_LETTERS}) AS question
 FROM trajectories WHERE {OF_KEYS} ORDER BY ingested_at DESC LIMIT 1 BY role, trajectory_id
 """  # noqa: S608 - as above
 """Of trajectories without a call: as their agents reported them."""
