@@ -86,7 +86,7 @@ def _judged(upstream: GatewayUpstream, where: str, reply: Reply) -> Finding:
         )
     if reply.status == 429:
         return warning(f"{where} answers, and is at its limit now (429)", "see the limits and the credit of the key")
-    if reply.status in (404, 405):
+    if reply.status in (404, 405, 501):
         return warning(
             f"{where} answers, and has no list of models at {upstream.address}/models ({reply.status})",
             "its URL should go down to /v1; a server without such a list may still answer calls",

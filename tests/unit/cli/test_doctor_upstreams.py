@@ -102,10 +102,12 @@ async def test_server_that_is_away_limits_or_is_another_has_its_own_sentence(
         limited = await finding(tmp_path, {"base_url": url, **named}, MY_KEY=KEY)
         provider.refusing = HttpError(500, "broken")
         broken = await finding(tmp_path, {"base_url": url, **named}, MY_KEY=KEY)
+        provider.refusing = HttpError(501, "no such method")
+        without_list = await finding(tmp_path, {"base_url": url, **named}, MY_KEY=KEY)
     away = await finding(tmp_path, {"base_url": "http://user:secret@127.0.0.1:9/v1"})
-    states = [one.state for one in (wrong_path, wrong_model, limited, broken, away)]
-    assert states == ["warning", "warning", "warning", "failure", "failure"]
-    assert "no list of models" in wrong_path.sentence
+    states = [one.state for one in (wrong_path, wrong_model, limited, without_list, broken, away)]
+    assert states == ["warning", "warning", "warning", "warning", "failure", "failure"]
+    assert all("no list of models" in one.sentence for one in (wrong_path, without_list))
     assert "does not list gpt-9" in wrong_model.sentence
     assert "(429)" in limited.sentence
     assert "does not answer at http://127.0.0.1:9/v1" in away.sentence
