@@ -48,7 +48,7 @@ SITE := -W --keep-going -n -c tools/site -d .cache/doctrees .
 TWO := MAKEFLAGS= $(MAKE) --no-print-directory -j2 --output-sync=target
 
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel vllm test-vllm mlflow $(TRACKERS) test-trackers ray test-ray tasks test-tasks packs test-packs helm manifests test-manifests test-cluster bench-learning compose-check test-compose pin-images walk-guides simulate cycles bench-train gpu-report bench-gateway bench-plane chaos prometheus console chromium test-browser console-pictures check lint type imports generated pages site-links format test test-all test-slow nightly test-unit test-contract \
+.PHONY: help setup wheel vllm test-vllm mlflow $(TRACKERS) test-trackers ray test-ray tasks test-tasks packs test-packs helm manifests test-manifests test-cluster bench-learning compose-check test-compose pin-images walk-guides simulate cycles bench-train gpu-report bench-gateway bench-plane chaos prometheus console chromium test-browser console-pictures check lint type imports generated pages site-links format test test-all test-slow test-nightly nightly test-unit test-contract \
 	test-integration $(FAST) test-clients demo demo-base learning planning analyst self-learning up down env constraints docs shape
 
 help: ## this list
@@ -233,7 +233,7 @@ test-all: test test-slow ## `make test`, then stacks, kills, models, the whole l
 	@$(MAKE) --no-print-directory test-browser test-vllm
 	@$(BIN)/python -m tests.support.targets
 
-nightly: test-all test-compose test-clients test-ray test-trackers test-tasks test-packs test-manifests test-cluster walk-guides cycles simulate learning bench-learning ## everything that takes hours
+nightly: test-all test-nightly test-compose test-clients test-ray test-trackers test-tasks test-packs test-manifests test-cluster walk-guides cycles simulate learning bench-learning ## everything that takes hours
 
 simulate: $(STAMP) ## how often the canary errs and how soon it is rolled back: 5,000 rollouts a scene, days; goes on where it was stopped
 	$(BIN)/python -m tests.bench.simulate_canary --report docs/canary-simulation.md
@@ -298,8 +298,13 @@ test-contract: fast-contract ## schemas, examples, typed messages
 
 test-integration: fast-gateway fast-services fast-servers fast-rewards fast-bus ## on the real nats-server, ClickHouse engine and S3
 
-test-slow: $(STAMP) $(NODE_STAMP) ## what is marked slow, and four times the examples of property tests
-	@$(PYTEST) -p no:cacheprovider -n 3 --dist loadfile --no-loadscope-reorder -m "slow or hypothesis" --hypothesis-profile=full
+# The longest first; much of it waits.
+test-slow: $(STAMP) $(NODE_STAMP) ## what is marked slow and not nightly, and four times the examples of property tests
+	@$(PYTEST) -p no:cacheprovider -n 4 --dist loadfile --no-loadscope-reorder -m "(slow or hypothesis) and not nightly" \
+		--hypothesis-profile=full $(addprefix tests/,e2e chaos integration contract unit)
+
+test-nightly: $(STAMP) ## what is marked nightly: whole stacks for minutes, bodies of 50 MB
+	@$(PYTEST) -p no:cacheprovider -n 2 --dist loadfile -m nightly tests/e2e tests/integration
 
 test-browser: $(STAMP) $(WEB_STAMP) ## the console in a real browser: minutes; skipped, with words, without `make chromium`
 	@$(PYTEST) -p no:cacheprovider -n 2 --dist loadfile tests/browser

@@ -57,7 +57,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     others = {
         "not slow": WHOLLY_SLOW.search(text) is not None,
         "slow": "mark.slow" not in text,
-        "slow or hypothesis": "mark.slow" not in text and "hypothesis" not in text,
+        "(slow or hypothesis) and not nightly": "mark.slow" not in text and "hypothesis" not in text,
+        "nightly": "mark.nightly" not in text,
     }
     return others.get(tier) or None
 

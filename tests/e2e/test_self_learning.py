@@ -38,7 +38,7 @@ from tests.support.running import listening
 from tests.support.watched_stack import Watched, watching
 from tools.dashboard.boards.learning import LEARNING
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(900)]
 ROLE, WAIT_S = "shop", 240.0
 KINDS = ("refund", "exchange", "parcel", "invoice")
 """What customers ask about. Refunds and exchanges come too late, unless the instructions say how."""

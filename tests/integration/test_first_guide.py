@@ -18,7 +18,7 @@ from tests.support.pages import ROOT
 from tests.support.tiny_models import write_tiny_model
 from tools.docs.walk_guides import walk
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 PAGE = ROOT / "docs" / "guides" / "in-front-of-my-provider.md"
 FIRST = "ratchet up --upstream openai --detach"

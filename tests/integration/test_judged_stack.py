@@ -18,7 +18,7 @@ from tests.support.command_lines import Shell, ratchet
 from tests.support.fake_engine import FakeProvider, providing
 from tests.support.running import http_client
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(600)]
 
 OBSERVERS = "gateway,trajectory_collector,reward_computer"
 SETTINGS = """

@@ -34,7 +34,8 @@ SECRET = "mia@example.com"
 BYTES = "application/octet-stream"
 SIZES = [
     pytest.param(3 * MIB // 2, id="1.5 MB"),
-    pytest.param(50 * MIB, id="50 MB", marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
+    pytest.param(12 * MIB, id="12 MB", marks=pytest.mark.slow),
+    pytest.param(50 * MIB, id="50 MB", marks=[pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(900)]),
 ]
 
 
@@ -119,7 +120,7 @@ async def test_large_call_through_the_gateway_is_stored_whole(shared_settings: S
         assert len(loop.bodies()) == 1
 
 
-@pytest.mark.parametrize("size", [SIZES[0], pytest.param(12 * MIB, id="12 MB", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", SIZES[:2])
 async def test_large_span_is_stored_whole(shared_settings: SharedSettings, size: int) -> None:
     text = text_of(size)
     options = {"service_roles": {"shop": ROLE}, "body_limit": 64 * MIB}
