@@ -225,6 +225,8 @@ async def test_names_that_go_on_for_ever_are_cut(warehouse: Warehouse) -> None:
     await store(warehouse, ended("long", agent_id="é" * 100_000), ended("longer", agent_id="é" * 100_001))
     (group,) = (await asked(warehouse, "agent")).groups
     assert (group.names, group.trajectories) == (["é" * NAME], 2)
+    for shown in ("é" * NAME, "é" * 100_000):
+        assert (await asked(warehouse, only={"agent": shown})).total.trajectories == 2
 
 
 async def test_days_and_weeks_begin_where_people_begin_them(warehouse: Warehouse) -> None:

@@ -289,7 +289,10 @@ class _Selection:
 def _names(asked: StatisticsQuery, table: Literal[0, 1]) -> _Selection:
     """`table`: 0 for trajectories, 1 for calls."""
     grouped = ", ".join(f"leftUTF8(toString({DIMENSIONS[name][table]}), {NAME})" for name in asked.by)
-    conditions = [f" AND {_FILTERED[name][table]} = {{only_{name}:String}}" for name in asked.only]
+    conditions = [
+        f" AND leftUTF8(toString({_FILTERED[name][table]}), {NAME}) = leftUTF8({{only_{name}:String}}, {NAME})"
+        for name in asked.only
+    ]
     if not asked.evaluation and "arm" not in asked.only:
         conditions.append(f" AND {DIMENSIONS['arm'][table]} != '{PINNED}'")
     return _Selection(f"[{grouped}]::Array(String)", "".join(conditions))
