@@ -167,6 +167,19 @@ async def test_trajectory_reported_again_stands_where_its_newest_report_puts_it(
         assert await listed(http, until=(AT + timedelta(seconds=3)).isoformat()) == []
 
 
+async def test_names_that_go_on_for_ever_are_cut_in_lists(warehouse: Warehouse) -> None:
+    long = "é" * 100_000
+    task = TaskContext(task_id=long, instructions="i", domain=long)
+    one = ended("one", agent_id=long, task_context=task, metadata=TrajectoryMetadata(model=long, source="client"))
+    await store(warehouse, one, turn("open", trajectory_name=long, agent_id=long, provider=Provider(model=long)))
+    async with console(warehouse) as http:
+        for state in ("ended", "open"):
+            answer = await http.get("/v1/trajectories", params={"state": state})
+            assert len(answer.text) < 3_000
+            assert answer.json()["trajectories"][0]["agent_id"] == long[:200]
+        assert await listed(http, state="ended", agent=long[:200], domain=long[:200]) == ids("one")
+
+
 async def test_words_are_looked_for_in_the_conversation_alone(warehouse: Warehouse) -> None:
     quoted = TrajectoryTurn(
         turn_id=1,

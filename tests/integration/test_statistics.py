@@ -14,7 +14,8 @@ from ratchet.core.contract.reward import RewardComponent, RewardFunction, Reward
 from ratchet.core.contract.trajectory import TaskContext, TrajectoryMetadata
 from ratchet.core.contract.turn import Provider, Usage
 from ratchet.core.service.settings import SharedSettings
-from ratchet.core.stores.statistics import DIMENSIONS, GROUPS, NAME, StatisticsQuery, statistics
+from ratchet.core.stores.statistics import DIMENSIONS, GROUPS, StatisticsQuery, statistics
+from ratchet.core.stores.trajectory_search import NAME
 from ratchet.core.stores.warehouse import Warehouse
 from tests.support.console_data import console, store as store_rows
 from tests.support.messages import trajectory, turn

@@ -21,7 +21,7 @@ from ratchet.core.contract.http.statistics import GroupOut, PointOut, Quantiles,
 from ratchet.core.errors import BadRequest, WarehouseTooSlow
 from ratchet.core.rules.arms import PINNED
 from ratchet.core.rules.intervals import mean_interval
-from ratchet.core.stores.trajectory_search import NO_OUTCOME, OPEN, SKEW, instant, millis
+from ratchet.core.stores.trajectory_search import NAME, NO_OUTCOME, OPEN, SKEW, instant, millis
 
 if TYPE_CHECKING:
     from ratchet.core.stores.warehouse import Row, Warehouse
@@ -37,8 +37,6 @@ AUTO_BUCKETS = 100
 """The narrowest width that makes no more than so many is taken where none is asked for."""
 GROUPS = 50
 """Groups at most: what a person reads."""
-NAME = 200
-"""Characters of a name: agents and telemetry may send a megabyte."""
 LATE = timedelta(days=1)
 """A trajectory that was reported again may stand so far from where its first report put it."""
 LONGEST_S = 9

@@ -20,6 +20,7 @@ from ratchet.core.stores.trajectory_search import (
     EARLIEST_MS,
     ENDED,
     FIRST,
+    NAME,
     OF_KEYS,
     REWARDED,
     TEXT_BYTES,
@@ -52,8 +53,8 @@ QUESTION_LETTERS = 160
 _CALLS = f"""
 SELECT role, trajectory_id, count() AS calls, countIf(error IS NOT NULL) AS failed, sum(latency_ms) AS latency,
     min(at) AS began, max(at) AS last, groupUniqArray(policy_version) AS versions,
-    groupUniqArray(toString(arm)) AS arms, max(trajectory_name) AS name, countIf(answered) AS answers,
-    arraySort(groupUniqArrayIf(toString(provider_model), provider_model != '')) AS models
+    groupUniqArray(toString(arm)) AS arms, leftUTF8(max(trajectory_name), {NAME}) AS name, countIf(answered) AS answers,
+    arraySort(groupUniqArrayIf(leftUTF8(toString(provider_model), {NAME}), provider_model != '')) AS models
 FROM (
     SELECT role, trajectory_id, error, latency_ms, at, policy_version, arm, trajectory_name, answered, provider_model
     FROM turns WHERE {OF_KEYS} LIMIT 1 BY event_id
@@ -61,7 +62,7 @@ FROM (
 GROUP BY role, trajectory_id
 """  # noqa: S608 - our own names
 _AGENTS = f"""
-SELECT role, trajectory_id, JSONExtractString(body, 'agent_id') AS agent
+SELECT role, trajectory_id, leftUTF8(JSONExtractString(body, 'agent_id'), {NAME}) AS agent
 FROM turns WHERE {OF_KEYS} AND event_id IN (
     SELECT argMin(event_id, (turn_index, attempt)) FROM turns WHERE {OF_KEYS} GROUP BY role, trajectory_id
 ) LIMIT 1 BY role, trajectory_id

@@ -39,6 +39,8 @@ TEXT_BYTES = 16_000_000
 """Bodies that are searched together; a larger one alone: ClickHouse looks at the time only between bodies."""
 WORDS = 16
 """Words of a text that count."""
+NAME = 200
+"""Characters of a name that are shown, and compared: agents and telemetry may send a megabyte."""
 NO_OUTCOME = "none"
 EARLIEST_MS, LATEST_MS = -2_208_988_800_000, 10_413_791_999_999
 """The bounds of ClickHouse's instants: the years 1900 and 2299."""
@@ -163,6 +165,15 @@ def instant(name: str) -> str:
     return f"fromUnixTimestamp64Milli({{{name}:Int64}}, 'UTC')"
 
 
+def _cut(column: str) -> str:
+    return f"leftUTF8({column}, {NAME}) AS {column}"
+
+
+def _named(column: str, parameter: str) -> str:
+    """The condition that a column holds a name, as `ENDED` cuts it."""
+    return f"leftUTF8({column}, {NAME}) = leftUTF8({{{parameter}:String}}, {NAME})"
+
+
 OF_KEYS = "(role, trajectory_id) IN {keys:Array(Tuple(String, String))}"
 _BEFORE = "({at}, trajectory_id, role) < ({{at:Int64}}, {{id:String}}, {{of:String}})"
 _NEWEST_FIRST = "ORDER BY place DESC, trajectory_id DESC, role DESC LIMIT {most:UInt32}"
@@ -179,8 +190,9 @@ WHERE ended_at >= {instant("low")} AND ended_at < {instant("high")}
 """  # noqa: S608 - as above
 ENDED = f"""
 SELECT * FROM (
-    SELECT role, trajectory_id, recorded_as, agent_id, task_id, source, domain, model, subordinate_profile, turn_count,
-        policy_version, arm, outcome, started_at, ended_at, toUnixTimestamp64Milli(ended_at) AS place
+    SELECT role, trajectory_id, recorded_as, source, turn_count, policy_version, arm, outcome, started_at, ended_at,
+        toUnixTimestamp64Milli(ended_at) AS place, {_cut("agent_id")}, {_cut("task_id")}, {_cut("domain")},
+        {_cut("model")}, {_cut("subordinate_profile")}
     FROM trajectories WHERE {OF_KEYS} ORDER BY ingested_at DESC LIMIT 1 BY role, trajectory_id
 ) WHERE true
 """  # noqa: S608 - as above
@@ -373,9 +385,9 @@ def _of_columns(asked: TrajectoryFilter) -> tuple[list[str], dict[str, Any]]:
         "arm": (asked.arm, "arm = {arm:String}"),
         "outcome": (asked.outcome, f"coalesce(outcome, '{NO_OUTCOME}') = {{outcome:String}}"),
         "source": (asked.source, "source = {source:String}"),
-        "agent": (asked.agent, "agent_id = {agent:String}"),
-        "domain": (asked.domain, "domain = {domain:String}"),
-        "profile": (asked.profile, "subordinate_profile = {profile:String}"),
+        "agent": (asked.agent, _named("agent_id", "agent")),
+        "domain": (asked.domain, _named("domain", "domain")),
+        "profile": (asked.profile, _named("subordinate_profile", "profile")),
     }
     given = {name: (value, condition) for name, (value, condition) in columns.items() if value is not None}
     parameters = {**{name: value for name, (value, _) in given.items()}, **asked.words}
