@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 from pathlib import Path
 
@@ -12,10 +13,12 @@ from msgspec.structs import replace as changed
 from ratchet.core.contract.snapshot import LabelRow
 from ratchet.core.contract.training import Hyperparameters
 from ratchet.trainer_worker.errors import DataUnusable, StopRequested
-from ratchet.trainer_worker.training.algorithms.kto import labelled_rows, shuffled
+from ratchet.trainer_worker.training.algorithms.kto import evaluate, labelled_rows, shuffled
 from ratchet.trainer_worker.training.chats import ChatRows
 from ratchet.trainer_worker.training.checkpoints import open_checkpoint
 from ratchet.trainer_worker.training.child_run import read_snapshot
+from ratchet.trainer_worker.training.learner.logprobs import Scorer
+from ratchet.trainer_worker.training.learner.preferences import KtoWeights
 from ratchet.trainer_worker.training.policy import load_policy
 from tests.support.toy_preferences import parrot_labels
 from tests.support.trainer_runs import JOB_ID, RecordingRun, job_spec, trained, write_labels
@@ -167,6 +170,21 @@ def test_each_answer_is_also_seen_in_the_place_of_another_one_of_its_batch(base:
         assert crossed.prompt == own.prompt
         assert crossed.token_ids[len(crossed.prompt) :].tolist() == other.token_ids[len(other.prompt) :].tolist()
         assert crossed.trained == other.trained
+
+
+def test_thumbs_of_one_prompt_are_no_more_tasks(base: str, labels: list[LabelRow]) -> None:
+    policy = load_policy(job_spec("kto", base=base, hyper=HYPER))
+    draw = random.Random(0)
+    reference = torch.tensor([draw.gauss(-20, 5) for _ in labels])
+
+    def width(times: int) -> float:
+        made = [one for one in labelled_rows(ChatRows(policy.tokenizer, 512), labels, 96) for _ in range(times)]
+        apart = reference.repeat_interleave(times)
+        result = evaluate(Scorer(policy.model), made, (apart, apart), KtoWeights(0.1, 1.0, 1.0))
+        scores = (result and result.benchmark_scores) or {}
+        return scores["holdout_auc_high"] - scores["holdout_auc_low"]
+
+    assert width(4) == pytest.approx(width(1), abs=0.01)
 
 
 def test_too_few_answers_are_refused(base: str, labels: list[LabelRow], tmp_path: Path) -> None:

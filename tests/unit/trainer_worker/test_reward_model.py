@@ -24,7 +24,7 @@ from ratchet.trainer_worker.training.chats import ChatRows
 from ratchet.trainer_worker.training.checkpoints import open_checkpoint
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
 from ratchet.trainer_worker.training.learner.pairs import pair_rows
-from ratchet.trainer_worker.training.learner.ranking import auc, auc_interval
+from ratchet.trainer_worker.training.learner.ranking import auc, auc_interval, auc_over_tasks
 from ratchet.trainer_worker.training.learner.rewards import (
     check_reading,
     read_pair,
@@ -200,6 +200,27 @@ def test_interval_of_an_auc_is_nearly_hanleys_and_mcneils_for_many_answers() -> 
     """By their formula the standard error of 0.75 over 500 and 500 answers is 0.0154."""
     low, high = auc_interval(0.75, 500, 500)
     assert (low, high) == pytest.approx((0.75 - 0.0302, 0.75 + 0.0302), abs=2e-3)
+
+
+def test_answers_of_one_task_that_are_alike_are_one_observation_of_an_auc() -> None:
+    draw = random.Random(1)
+    scores, liked = [draw.gauss(0, 1) for _ in range(40)], [draw.random() < 0.5 for _ in range(40)]
+    good, bad = ([score for score, up in zip(scores, liked, strict=True) if up is kind] for kind in (True, False))
+    area, alone = auc_over_tasks(scores, liked, range(40))
+    assert area == pytest.approx(auc(good, bad))
+    assert alone == pytest.approx(auc_interval(area, len(good), len(bad)), abs=1e-3)
+    four = [value for value in scores for _ in range(4)], [up for up in liked for _ in range(4)]
+    assert auc_over_tasks(*four, [task for task in range(40) for _ in range(4)])[1] == pytest.approx(alone, abs=0.01)
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_an_auc_over_one_task_or_without_spread_shows_little(tasks: int) -> None:
+    liked = [number % 2 > 0 for number in range(40)]
+    area, (low, high) = auc_over_tasks(
+        [float(up) for up in liked], liked, [number // 2 % tasks for number in range(40)]
+    )
+    assert (area, high) == (1.0, 1.0)
+    assert low < 0.5
 
 
 def rewards(policy: TrainedPolicy, pairs: list[PairRow]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -26,7 +26,7 @@ from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Outcome, Run
 from ratchet.trainer_worker.training.chats import ChatRows, chat_rows
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
-from ratchet.trainer_worker.training.learner.pairs import check_split, rows_by_key, scores_of, split
+from ratchet.trainer_worker.training.learner.pairs import check_split, connected, rows_by_key, scores_of, split
 from ratchet.trainer_worker.training.learner.preferences import (
     KtoWeights,
     Reference,
@@ -40,7 +40,7 @@ from ratchet.trainer_worker.training.learner.preferences import (
     score_sides,
     sequence_logprobs,
 )
-from ratchet.trainer_worker.training.learner.ranking import auc, auc_interval
+from ratchet.trainer_worker.training.learner.ranking import auc_over_tasks
 from ratchet.trainer_worker.training.loop import Lesson, Loss, Mean, run_loop
 from ratchet.trainer_worker.training.policy import TrainedPolicy
 
@@ -117,6 +117,8 @@ class LabelledRows:
     liked: bool
     partner: int
     """Whose answer that is."""
+    keys: tuple[str, ...] = ()
+    """See `hold_out_keys`; answers that share one are of one task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +197,8 @@ def evaluate(
     """What the held-out answers show; None without any.
 
     The reward of every answer is 0 under the reference, so its AUC is one half: the improvement is what is above that.
-    Answers with one kind of thumb have none. The KL estimate is the reference point of the held-out answers: the mean
-    log-ratio of mismatched ones, not below 0.
+    Answers with one kind of thumb have none. Its interval is over tasks. The KL estimate is the reference point of the
+    held-out answers: the mean log-ratio of mismatched ones, not below 0.
     """
     if not examples:
         return None
@@ -214,8 +216,9 @@ def evaluate(
     scores |= {"holdout_rewards_rejected": statistics.fmean(bad)} if bad else {}
     if not (good and bad):
         return EvaluationResults(benchmark_scores=scores)
-    area = auc(good, bad)
-    low, high = auc_interval(area, len(good), len(bad))
+    task_of = {place: task for task, own in enumerate(connected([one.keys for one in examples])) for place in own}
+    tasks = [task_of[place] for place in range(len(examples))]
+    area, (low, high) = auc_over_tasks(loss.rewards_L.tolist(), liked.tolist(), tasks)
     scores |= {"holdout_auc": area, "holdout_auc_low": low, "holdout_auc_high": high}
     scores |= {"improvement_low": low - CHANCE, "improvement_high": high - CHANCE}
     scores["holdout_margin"] = statistics.fmean(good) - statistics.fmean(bad)
@@ -256,7 +259,13 @@ def labelled_rows(
     other = rows_by_key(chats.afresh().rows(crossed))
     return [
         # Where the other answer does not fit behind this prompt, the reference point is taken from the answer itself.
-        LabelledRows(own[str(index)], other.get(str(place), own[str(index)]), labels[index].label, partner)
+        LabelledRows(
+            own[str(index)],
+            other.get(str(place), own[str(index)]),
+            labels[index].label,
+            partner,
+            hold_out_keys(labels[index]),
+        )
         for place, (index, partner) in enumerate(zip(usable, partners, strict=True))
     ]
 

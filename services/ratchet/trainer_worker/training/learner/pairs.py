@@ -116,7 +116,7 @@ def split(keys: Sequence[Sequence[Hashable]], fraction: float, seed: int) -> tup
     separated. Groups are taken in an order drawn from `seed` while they fit into the requested number. Splits of
     files part by prompt alone: they know neither tasks nor tries.
     """
-    groups = _connected(keys)
+    groups = connected(keys)
     order = sorted(groups, key=lambda group: hashlib.sha256(f"{seed}:{group[0]}".encode()).digest())
     size = round(fraction * len(keys))
     held: list[int] = []
@@ -156,7 +156,7 @@ def shares(pairs: Sequence[HasKeys], won_P: Tensor) -> list[float]:
     """The mean of `won` over the pairs of each task. Tasks are what is drawn: pairs of one task share tries, so that an
     interval over pairs would take a few tasks for many.
     """
-    return [float(won_P[own].mean()) for own in _connected([pair.keys for pair in pairs])]
+    return [float(won_P[own].mean()) for own in connected([pair.keys for pair in pairs])]
 
 
 def improvement(before: Sequence[float], after: Sequence[float]) -> tuple[float, dict[str, float]]:
@@ -170,8 +170,8 @@ def won(margins: Tensor) -> Tensor:
     return (margins > 0).float() + 0.5 * (margins == 0).float()
 
 
-def _connected(keys: Sequence[Sequence[Hashable]]) -> list[list[int]]:
-    """Groups of indices that share a key, each in order, by their first index."""
+def connected(keys: Sequence[Sequence[Hashable]]) -> list[list[int]]:
+    """Groups of indices that share a key, directly or through others; each in order, by their first index."""
     root = list(range(len(keys)))
 
     def find(index: int) -> int:
