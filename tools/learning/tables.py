@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from ratchet.core.rules.defaults import DEFAULTS
+from ratchet.core.rules.intervals import mean_interval
 from ratchet_helpdesk.heldout import GREEDY, SAMPLED
 from ratchet_helpdesk.world import MISJUDGED
 from tools.learning.cells import (
@@ -47,9 +48,9 @@ class OverSeeds:
 
     @property
     def half_width(self) -> float | None:
-        """Of the 95 % interval of the mean; None for a single seed."""
-        count = len(self.values)
-        return student_quantile(0.975, count - 1) * self.spread / math.sqrt(count) if count > 1 else None
+        """Of the 95 % interval of the mean; None where it has none (`mean_interval`)."""
+        interval = mean_interval(self.mean, self.spread**2, len(self.values))
+        return None if interval is None else (interval[1] - interval[0]) / 2
 
     def lower_bound(self, probability: float) -> float | None:
         """What one more run exceeds with this probability: Student's predictive distribution of seeds.
@@ -164,8 +165,8 @@ Every policy plays the same {tickets} held-out tickets twice: *greedy* (temperat
 out means: combinations of facts about an order, and orders, that never occur in training. Rules and kinds of tickets
 are the same in training.
 
-± is the 95 % Student interval of the mean over seeds. *Gain* is greedy success less that of the same seed before the
-first cycle; where its interval holds 0, nothing was shown."""
+± is the 95 % Student interval of the mean over seeds; seeds that are all equal have none. *Gain* is greedy success less
+that of the same seed before the first cycle; where its interval holds 0, nothing was shown."""
 
 
 _COLUMNS = [(mode, kinds) for kinds in (OVERALL, OF_MISJUDGED) for mode in (GREEDY, SAMPLED)]

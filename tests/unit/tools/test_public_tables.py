@@ -53,6 +53,12 @@ def test_a_gain_of_one_seed_has_its_interval_over_tasks() -> None:
     assert Gain.of([("0011", "0111")]).verdict == "not shown"
 
 
+def test_tasks_without_any_change_are_no_proof_that_there_is_none() -> None:
+    assert str(Gain.of([("1" * 40, "1" * 40)])) == "+0.00 [-0.07, +0.07]"
+    assert Gain.of([("1" * 40, "1" * 40)] * 3).interval == Gain.of([("1" * 40, "1" * 40)]).interval
+    assert Gain.of([("0", "1")]).verdict == "not shown"
+
+
 def test_a_gain_of_several_seeds_is_as_unsure_as_they_are_apart() -> None:
     start, half, none = "0" * 400, "1" * 200 + "0" * 200, "0" * 400
     assert Gain.of([(start, half)] * 3).verdict == "better"

@@ -22,6 +22,8 @@ def wilson(successes: float, trials: int) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
+SAME = 1e-9
+"""Values whose standard deviation is at most that share of their size differ by rounding alone."""
 T95 = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131),
     *(2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
@@ -30,11 +32,12 @@ T95 = (
 
 
 def mean_interval(mean: float, variance: float, count: int) -> tuple[float, float] | None:
-    """The 95 % interval of the mean of independent values (Student 1908); None for fewer than two.
+    """The 95 % interval of the mean of independent values (Student 1908); None for fewer than two, and for values that
+    are all equal: they show no spread, so that nothing is known of how far the mean is off.
 
     `variance`: of the sample, divided by `count - 1`.
     """
-    if count < 2:
+    if count < 2 or math.sqrt(variance) <= SAME * max(1.0, abs(mean)):
         return None
     quantile = T95[count - 2] if count - 2 < len(T95) else Z95 + (Z95**3 + Z95) / (4 * (count - 1))
     half = quantile * math.sqrt(variance / count)
