@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 
 import pytest
 
 from ratchet.core.errors import BusUnavailable, ConfigError
 from ratchet.core.service.health import Health
-from ratchet.core.service.runtime import App, Periodic, supervise
+from ratchet.core.service.runtime import COLLECTED, App, Periodic, supervise
 
 
 class Recorder:
@@ -115,3 +117,23 @@ async def test_readiness_names_every_reason_and_survives_a_failing_check() -> No
     health.starting = None
     health.checks = {"disk": fine, "broker": away}
     assert await health.reasons() == {"broker": "broker is away"}
+
+
+REFUSED_START = """
+import gc
+from ratchet.core.errors import ConfigError
+from ratchet.core.service.runtime import run
+from ratchet.core.service.settings import ServiceSettings
+
+def build(settings):
+    print(gc.get_threshold(), gc.get_freeze_count() > 10_000)
+    raise ConfigError("no")
+
+run("test", build, ServiceSettings)
+"""
+
+
+def test_service_seldom_looks_for_garbage_and_never_among_its_imports() -> None:
+    words = [sys.executable, "-c", REFUSED_START]
+    ended = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60)
+    assert ended.stdout.splitlines()[0] == f"{COLLECTED} True"
