@@ -7,6 +7,7 @@ import sysconfig
 import time
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -17,6 +18,7 @@ from ratchet.core.contract.workflows import Plan, SubTask
 from ratchet.core.errors import Rejected
 from ratchet.core.rules.redaction import MAX_DEPTH, MAX_SECRETS, Redacted, redact, redact_message
 from ratchet.core.rules.redaction.kinds import KINDS, Kind
+from ratchet.core.rules.redaction.search import spans_in
 from tests.support.executions import execution
 from tests.support.hostile import HOSTILE_TEXTS, OFF_UNICODE
 from tests.support.messages import trajectory
@@ -122,7 +124,7 @@ def test_typed_numbers_stay_numbers_and_free_ones_that_are_cards_do_not() -> Non
     entry = msgspec.structs.replace(trajectory().turns[0], action=Action(type="tool_call", tool_args={"n": [card]}))
     message = trajectory(quality=Quality(tests_total=card), turns=[entry], labels={"card": card})
     safe, counts = redact_message(message)
-    assert safe.quality == message.quality
+    assert (safe.quality, safe.turns[0].timestamp) == (message.quality, entry.timestamp)
     assert (safe.labels, safe.turns[0].action.tool_args) == ({"card": "[REDACTED:card]"}, {"n": ["[REDACTED:card]"]})
     assert counts == {"card": 2}
     assert left_of('{"n": 4111111111111111}') == '{"n": "[REDACTED:card]"}'
@@ -218,6 +220,12 @@ documents = st.recursive(
     ),
     max_leaves=8,
 )
+
+
+@given(st.text("0123456789" * 3 + "abcdef", min_size=32, max_size=32))
+def test_id_that_is_not_searched_holds_nothing(digits: str) -> None:
+    made = str(UUID(digits))
+    assert digits.isdigit() or not spans_in(made)
 
 
 @given(documents)

@@ -1,7 +1,7 @@
 """Redaction of JSON: values under names that tell of secrets, and what the search notices in each text.
 
-Text that is itself JSON is read and stays JSON. Typed numbers stay numbers: digits are a card only in text and inside
-members that agents fill freely (`FREE`).
+Text that is itself JSON is read and stays JSON. Typed instants and numbers stay what they are: digits are a card only
+in text and inside members that agents fill freely (`FREE`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
@@ -38,6 +39,9 @@ SHORTEST = 4
 """Characters of the shortest text that holds a secret by its form: `a@b.de`, a name and its value."""
 REMEMBERED = 32
 """Characters of the longest text that is searched once and remembered while it is clean; an id of 36 never repeats."""
+_UUID = re.compile("(?=[0-9-]*[a-f])[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""An id as programs make them, alone in a text: its digits are no number of a person's, for letters stand beside them,
+and no mark consists of such letters. Every message has several, which never repeat."""
 FREE = frozenset(
     {"content", "labels", "memory_state", "messages", "output", "raw_data", "response", "tool_args", "tools"}
 )
@@ -68,7 +72,7 @@ def redact(value: Json, detectors: Sequence[Detector] | None = None) -> Redacted
 
 def redact_message(message: M) -> tuple[M, dict[str, int]]:
     """A message as it may be published, and how many of each kind were taken out. Raises `Rejected`."""
-    redacted = redact(msgspec.to_builtins(message))
+    redacted = redact(msgspec.to_builtins(message, builtin_types=(datetime,)))
     if not redacted.counts:
         return message, {}
     try:
@@ -102,7 +106,7 @@ def _redact(value: Json, search: _Search, depth: int, *, free: bool = False) -> 
         if len(value) < SHORTEST or (value[:5] == "data:" and _MEDIA.fullmatch(value)):
             return value
         return _spelled(value, search, depth) if search.in_text else _text(value, search)
-    if value is None or isinstance(value, bool | float):
+    if value is None or isinstance(value, bool | float | datetime):
         return value
     if isinstance(value, int):
         looks_like_card = (free or search.in_text) and 10**12 <= value < 10**19 and is_card(str(value))
@@ -261,6 +265,8 @@ _BEFORE_JSON = frozenset("{[ \t\r\n")
 def _text(text: str, search: _Search) -> str:
     """A text of a message; one in which the search does not end is a placeholder, and its message goes on."""
     if len(text) <= REMEMBERED and not search.detectors and _is_clean(text):
+        return text
+    if len(text) == 36 and not search.detectors and _UUID.fullmatch(text):
         return text
     if text[0] not in _BEFORE_JSON and not spans_in(text, search.detectors):
         return text  # most texts
