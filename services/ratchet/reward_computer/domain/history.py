@@ -14,7 +14,7 @@ from hashlib import blake2b
 from ratchet.bus.received import Received
 from ratchet.core.contract import Message, Trajectory, Value
 from ratchet.core.rules.effort import model_calls
-from ratchet.reward_computer.domain.normalization import Stats, stats_of
+from ratchet.reward_computer.domain.normalization import Stats, longer, stats_of
 
 CAPACITY = 2000
 """Entries kept: a window of 1,000 can be read as of any of the last 1,000 trajectories of the slot."""
@@ -64,12 +64,11 @@ def add_trajectory(history: TurnHistory | None, received: Received[Message]) -> 
     mark = bytes.fromhex(trajectory.trajectory_id[-2 * MARK :])
     if _has_mark(past.marks, mark):
         return past
-    kept = slice(1 - CAPACITY, None)
     return TurnHistory(
-        sequences=[*past.sequences[kept], received.sequence],
-        calls=[*past.calls[kept], model_calls(trajectory)],
+        sequences=longer(past.sequences, received.sequence, CAPACITY),
+        calls=longer(past.calls, model_calls(trajectory), CAPACITY),
         marks=(past.marks + mark)[-MARK * CAPACITY :],
-        domains=[*past.domains[kept], _digest(trajectory)],
+        domains=longer(past.domains, _digest(trajectory), CAPACITY),
     )
 
 

@@ -12,11 +12,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 from ratchet.bus.message import named_id
 from ratchet.bus.received import Received
 from ratchet.core.contract import JsonObject, Message, Reward, Value
 from ratchet.core.contract.reward import Normalization, RewardFunction
+
+V = TypeVar("V")
 
 CAPACITY = 1000
 """Scores kept per component."""
@@ -47,9 +50,10 @@ def stats_of(values: Sequence[float]) -> Stats:
         return NOTHING_YET
     distinct = set(values)  # counts of calls are few numbers, and a window is summarised for each trajectory
     least, greatest = min(distinct), max(distinct)
-    # Rounding must not give equal values a deviation, nor a mean outside their range.
+    if least == greatest:  # rounding must not give equal values a deviation, nor a mean outside their range
+        return Stats(len(values), least, 0.0, least, greatest)
     mean = min(greatest, max(least, math.fsum(values) / len(values)))
-    std = math.dist(values, [mean] * len(values)) / math.sqrt(len(values)) if least < greatest else 0.0
+    std = math.dist(values, [mean] * len(values)) / math.sqrt(len(values))
     return Stats(len(values), mean, std, least, greatest)
 
 
@@ -101,8 +105,15 @@ def grown(past: ScoreWindows, reward: Reward) -> ScoreWindows:
     else:
         first = reward.first_scored or ()
         fresh = {name: score for name, score in applicable.items() if name == REVISED or name in first}
-    longer = {name: [*past.scores.get(name, ()), score][-CAPACITY:] for name, score in fresh.items()}
-    return ScoreWindows(scores={**past.scores, **longer})
+    added = {name: longer(past.scores.get(name, ()), score, CAPACITY) for name, score in fresh.items()}
+    return ScoreWindows(scores={**past.scores, **added})
+
+
+def longer(values: Sequence[V], value: V, capacity: int) -> list[V]:
+    """The newest of these values, with one more: copied once, for it happens for each trajectory."""
+    kept = [*values, value]
+    del kept[:-capacity]
+    return kept
 
 
 def normalized(score: float, past: Stats, method: str) -> float:
