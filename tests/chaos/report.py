@@ -34,9 +34,9 @@ stream of evidence was deleted is taken back with it, as [E6](guarantees.md#even
 
 Two faults of Ratchet are what such runs have caught. On a full disk chDB reports success for parts with empty files,
 and every query of their table failed until an operator detached them: now the supervisor starts the engine again, once
-for each part ([E3](guarantees.md#events)). A reward computer that was started again, and whose stream of rewards was
-deleted after that, waited for a sequence that only its own rewards could bring. Now it waits for the past once, at the
-start.
+for each part ([E3](guarantees.md#events)), also where no error names it, as where it is the index that cannot be read.
+A reward computer that was started again, and whose stream of rewards was deleted after that, waited for a sequence that
+only its own rewards could bring. Now it waits for the past once, at the start.
 
 All figures are of two cores that were shared with other work (10 to 40 processes that could run): times say nothing.
 Rewards beyond the expected ones are of trajectories whose end no agent was answered.

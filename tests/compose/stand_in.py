@@ -43,7 +43,7 @@ def clickhouse() -> None:
         ChdbEngine(data / "data", memory_bound()),
         port,
         os.environ["CLICKHOUSE_PASSWORD"],
-        DamagedParts(data / "damaged-parts.txt"),
+        DamagedParts(data),
     ).app(None)
 
     async def at_home(scope: Mapping[str, Any], receive: Callable[..., Awaitable[Any]], send: Any) -> None:

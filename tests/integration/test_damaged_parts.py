@@ -36,11 +36,11 @@ def sum_of(server: RunningServer, table: str) -> int:
         return client.query(f"SELECT sum(n) FROM {table}").result_rows[0][0]
 
 
-def fill(server: RunningServer, table: str, parts: int) -> None:
+def fill(server: RunningServer, table: str, parts: int, more: str = "") -> None:
     """A table of so many parts, each with the numbers below 1,000."""
     with connected(server) as client:
         client.command("CREATE DATABASE facts")
-        client.command(f"CREATE TABLE {table} (n UInt64) ENGINE = MergeTree ORDER BY n")
+        client.command(f"CREATE TABLE {table} (n UInt64{more}) ENGINE = MergeTree ORDER BY n")
         for _ in range(parts):
             client.insert(table, [[n] for n in range(1000)], column_names=["n"])
         if parts > 1:
@@ -63,6 +63,22 @@ def test_damaged_merged_part_gives_way_to_its_sources_at_next_start(server: Runn
     server.kill()
     (merged,) = tmp_path.rglob("all_1_2_1")
     emptied(merged)
+    server.start()
+    assert sum_of(server, "facts.merged") == 2 * sum(range(1000))
+
+
+def test_part_without_an_index_asks_for_a_start_although_no_error_names_it(
+    server: RunningServer, tmp_path: Path
+) -> None:
+    fill(server, "facts.merged", parts=2, more=", m UInt64 DEFAULT n, PROJECTION by_m (SELECT m ORDER BY m)")
+    (merged,) = tmp_path.rglob("all_1_2_1")
+    emptied(merged)
+    with pytest.raises(DatabaseError, match="CANNOT_READ_ALL_DATA") as failed, connected(server) as client:
+        client.query("SELECT m FROM facts.merged WHERE m BETWEEN 3 AND 50")
+    assert "while reading from part" not in str(failed.value)
+    answer = httpx.get(f"http://{server.url.rpartition('@')[2]}/ping")
+    assert (answer.status_code, str(merged) in answer.text) == (503, True), answer.text
+    server.kill()
     server.start()
     assert sum_of(server, "facts.merged") == 2 * sum(range(1000))
 

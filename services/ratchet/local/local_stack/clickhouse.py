@@ -46,30 +46,37 @@ COMPRESS_FROM_BYTES = 16 * 1024
 """Below this, compressing an answer costs more than it saves."""
 
 
-DAMAGED = re.compile(r"Code: (?:32|33|40|226|228|246|271|432)\b.*\(while reading from part (\S+)", re.DOTALL)
-"""An error over a part on disk that cannot be read."""
+DAMAGED = re.compile(r"Code: (?:32|33|40|226|228|246|271|432)\b(?:.*\(while reading from part (\S+))?", re.DOTALL)
+"""An error over a part on disk that cannot be read. That of an index that cannot be read names no part."""
 
 
 class DamagedParts:
     """The parts that could not be read. A start puts aside those that it finds damaged, so one is asked for; but only
     once for each part: where it does not help, the next one would not either."""
 
-    def __init__(self, file: Path) -> None:
-        """`file`: keeps the names of those for which a start was asked for."""
-        self._file = file
-        self._asked = set(file.read_text().splitlines()) if file.exists() else set[str]()
+    def __init__(self, data: Path) -> None:
+        """`data`: the engine's directory; a file in it keeps the names of those for which a start was asked for."""
+        self._data = data
+        self._file = data / "damaged-parts.txt"
+        self._asked = set(self._file.read_text().splitlines()) if self._file.exists() else set[str]()
         self.unfit: str | None = None
         """Why a start is asked for."""
 
     def note(self, error: str) -> None:
-        """Take note of a part that an error names."""
+        """Take note of the part that an error names, or else of those that a full disk left without content."""
         match = DAMAGED.search(error)
-        if match is None or (part := _identity(match[1])) in self._asked:
+        if match is None:
             return
-        self._asked.add(part)
-        self.unfit = f"a part is damaged, and put aside at the next start: {match[1]}"
-        with suppress(OSError):  # a full disk: asked once more at worst
-            self._file.write_text("".join(f"{asked}\n" for asked in sorted(self._asked)))
+        for part in [match[1]] if match[1] else self._emptied():
+            if (identity := _identity(part)) in self._asked:
+                continue
+            self._asked.add(identity)
+            self.unfit = f"a part is damaged, and put aside at the next start: {part}"
+            with suppress(OSError):  # a full disk: asked once more at worst
+                self._file.write_text("".join(f"{asked}\n" for asked in sorted(self._asked)))
+
+    def _emptied(self) -> list[str]:
+        return [str(file.parent) for file in self._data.glob("store/*/*/*/checksums.txt") if not file.stat().st_size]
 
 
 def _identity(part: str) -> str:
@@ -102,8 +109,6 @@ class WarehouseFront:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._workers, self._answer, request, body)
         except (RuntimeError, ProtocolError) as error:
-            # chDB raises RuntimeError for everything the engine refuses.
-            self._damaged.note(str(error))
             return _failure(error)
 
     def _answer(self, request: Request, body: bytes) -> Response:
@@ -116,7 +121,11 @@ class WarehouseFront:
             body = b""
         output_format = request.headers.get("x-clickhouse-format")
         asked = statement(parameters, body, output_format, read_only=request.method != "POST")
-        return _response(request, asked, self._engine.execute(asked))
+        try:
+            return _response(request, asked, self._engine.execute(asked))
+        except RuntimeError as error:  # chDB raises it for everything the engine refuses
+            self._damaged.note(str(error))
+            raise
 
     def close(self) -> None:
         """Let running statements end, then close the engine."""
@@ -186,9 +195,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.write(f"{error}\n")
         return 1
     config = uvicorn.Config(
-        WarehouseFront(engine, options.port, password, DamagedParts(options.data / "damaged-parts.txt")).app(
-            certificate
-        ),
+        WarehouseFront(engine, options.port, password, DamagedParts(options.data)).app(certificate),
         host=LOOPBACK,
         port=options.port,
         log_level="warning",
