@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ratchet.cli.ids import Latest, newest_trajectory, stored_under
-from ratchet.cli.trajectories import newest_in, show_list
+from ratchet.cli.trajectories import Newest, newest_in, show_list
 from ratchet.core.contract import PolicyClaim, Turn
 from ratchet.core.contract.turn import Provider
 from ratchet.core.errors import Rejected
@@ -78,9 +78,14 @@ async def test_search_whose_time_is_over_is_not_made_again_for_evaluations(wareh
     assert next(readings) == 4, "the clock is read when a search begins, and when it ends: of ended ones, of open ones"
 
 
-def test_list_names_the_instant_from_which_a_search_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
-    show_list((), (), "none", AT + timedelta(seconds=8.5))
-    assert "--until 2026-01-05T12:00:08.500Z goes on" in " ".join(capsys.readouterr().out.split())
+def test_list_names_where_a_search_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    reached = AT + timedelta(seconds=8.5)
+    newest = Newest((), (), hides_evaluations=False, searched_since=reached)
+    for until in (None, AT + timedelta(hours=1)):
+        show_list(newest, "none", until)
+        assert "--until 2026-01-05T12:00:08.500Z goes on" in " ".join(capsys.readouterr().out.split())
+    show_list(newest, "none", reached)
+    assert "the console's list goes on there" in " ".join(capsys.readouterr().out.split()), "it came no further"
 
 
 async def test_feedback_on_the_latest_takes_a_run_with_an_answer(warehouse: Warehouse) -> None:

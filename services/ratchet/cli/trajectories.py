@@ -73,7 +73,7 @@ def list_(
     if runs.open:
         empty = "none has ended yet: a run ends when its agent reports it, or ten minutes after its last call"
     document = {"trajectories": runs.ended, "open": runs.open, "searched_since": runs.searched_since}
-    print_answer(document, as_json, lambda: show_list(runs.ended, runs.open, empty, runs.searched_since))
+    print_answer(document, as_json, lambda: show_list(runs, empty, filters.until))
 
 
 @app.command()
@@ -188,8 +188,12 @@ def roles_of(endpoints: Endpoints, trajectory_id: str) -> list[str]:
     return ask_of_roles(endpoints, lambda stores, among: StoredTrajectories(stores).roles_of(trajectory_id, among))
 
 
-def show_list(stored: Runs, still_open: Runs, empty: str, searched_since: datetime | None) -> None:
-    """Tables, newest first: of what is open, and of what has ended; `empty` stands for none of those."""
+def show_list(newest: Newest, empty: str, until: datetime | None = None) -> None:
+    """Tables, newest first: of what is open, and of what has ended; `empty` stands for none of those.
+
+    `until`: the end of the search, where one was asked for.
+    """
+    stored, still_open, searched_since = newest.ended, newest.open, newest.searched_since
     ids = listed_ids(run.trajectory_id for run in (*still_open, *stored))
     if still_open:
         runs = [
@@ -220,7 +224,9 @@ def show_list(stored: Runs, still_open: Runs, empty: str, searched_since: dateti
     print_table(columns, rows, empty)
     if searched_since is not None:
         at = searched_since.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        console.print(f"texts were read back to {at}: --until {at} goes on there", style="dim", markup=False)
+        # Imports without times have all one instant.
+        goes_on = f"--until {at}" if until is None or searched_since < until else "the console's list"
+        console.print(f"texts were read back to {at}: {goes_on} goes on there", style="dim", markup=False)
 
 
 def _state(run: TrajectoryBrief) -> str:
