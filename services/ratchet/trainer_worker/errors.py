@@ -46,6 +46,17 @@ class EqualRewards(DataUnusable):
         )
 
 
+class NoGradient(DataUnusable):
+    """No weight would move, however long the training goes on."""
+
+    def __init__(self, steps: int, largest: float) -> None:
+        super().__init__(
+            f"the gradients of the first {steps} train steps have a norm of at most {largest:.1g}, which the optimizer"
+            " takes for none, so no weight would move: the answers that it compares are the same tokens, or a"
+            " hyperparameter (beta, max_grad_norm, importance_cap) scales what they teach away"
+        )
+
+
 class ModelUnusable(DataUnusable):
     """A model that the job names is not there, or cannot be loaded."""
 
@@ -118,7 +129,7 @@ def reason_of(error: BaseException) -> str:
 
 def is_final(error: BaseException) -> bool:
     """Whether another attempt would fail the same way, whatever data is chosen."""
-    if isinstance(error, (EqualRewards, ModelUnusable, SearchFailed)):
+    if isinstance(error, (EqualRewards, NoGradient, ModelUnusable, SearchFailed)):
         return True
     # Arguments that a library refuses are the request's, which stays.
     return isinstance(error, (ValueError, TypeError)) and error_code(error) == ErrorCode.UNKNOWN

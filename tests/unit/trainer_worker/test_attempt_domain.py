@@ -41,6 +41,7 @@ from ratchet.trainer_worker.errors import (
     Diverged,
     EqualRewards,
     ModelUnusable,
+    NoGradient,
     TimedOut,
     error_code,
     is_final,
@@ -225,7 +226,7 @@ def test_errors_have_their_class() -> None:
 
 def test_errors_that_no_other_choice_of_data_mends_are_final() -> None:
     final = [EqualRewards(12), ModelUnusable("no model there"), ValueError("Stop argument for islice()"), TypeError()]
-    assert all(map(is_final, final))
+    assert all(map(is_final, [*final, NoGradient(10, 0.0)]))
     assert not any(map(is_final, [DataUnusable("no rows"), RuntimeError(), OSError(), MemoryError(), Rejected("x")]))
     concluded = conclude(Failed(code="DATA", message="equal", final=True), Exit(code=1), None)
     assert concluded is not None

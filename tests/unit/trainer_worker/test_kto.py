@@ -12,7 +12,7 @@ from msgspec.structs import replace as changed
 
 from ratchet.core.contract.snapshot import LabelRow
 from ratchet.core.contract.training import Hyperparameters
-from ratchet.trainer_worker.errors import DataUnusable, StopRequested
+from ratchet.trainer_worker.errors import DataUnusable, NoGradient, StopRequested
 from ratchet.trainer_worker.training.algorithms.kto import evaluate, labelled_rows, shuffled
 from ratchet.trainer_worker.training.chats import ChatRows
 from ratchet.trainer_worker.training.checkpoints import open_checkpoint
@@ -185,6 +185,14 @@ def test_thumbs_of_one_prompt_are_no_more_tasks(base: str, labels: list[LabelRow
         return scores["holdout_auc_high"] - scores["holdout_auc_low"]
 
     assert width(4) == pytest.approx(width(1), abs=0.01)
+
+
+@pytest.mark.parametrize("nothing", [{"beta": 1e-30}, {"max_grad_norm": 1e-20}])
+def test_thumbs_that_teach_nothing_are_refused(
+    base: str, labels: list[LabelRow], tmp_path: Path, nothing: dict[str, float]
+) -> None:
+    with pytest.raises(NoGradient, match="no weight would move"):
+        trained(RecordingRun(tmp_path, "kto"), base, labels, changed(HYPER, **nothing))
 
 
 def test_too_few_answers_are_refused(base: str, labels: list[LabelRow], tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from ratchet.core.rules.training_options import SCHEDULERS
-from ratchet.trainer_worker.training.learner.optimizer import MIN_RATE, Schedule, optimizer_of, set_rate
+from ratchet.trainer_worker.errors import NoGradient
+from ratchet.trainer_worker.training.learner.optimizer import MIN_RATE, FirstGradients, Schedule, optimizer_of, set_rate
 
 
 def shares(scheduler: str, asked: int | None, total: int, most: int = 8) -> list[float]:
@@ -28,6 +29,17 @@ def test_a_ramp_is_a_tenth_of_the_steps_up_to_the_most(total: int, ramp: int) ->
     made = shares("linear", None, total)
     assert made[:ramp] == pytest.approx([number / ramp for number in range(1, ramp + 1)])
     assert max(made) == made[ramp - 1] == 1.0
+
+
+@pytest.mark.parametrize(("norms", "refused"), [([0.0] * 10, 10), ([0.0] * 9 + [1e-3], None), ([1e-20] * 3, 3)])
+def test_a_training_without_any_gradient_ends_after_its_first_steps(norms: list[float], refused: int | None) -> None:
+    first, total = FirstGradients(), 200 if len(norms) == 10 else len(norms)
+    for number, norm in enumerate(norms, 1):
+        if number == refused:
+            with pytest.raises(NoGradient, match=f"first {refused} train steps"):
+                first.add(number, total, norm)
+        else:
+            first.add(number, total, norm)
 
 
 def test_each_scheduler_falls_in_its_own_way() -> None:

@@ -12,7 +12,7 @@ from peft import LoraConfig, get_peft_model
 
 from ratchet.core.contract.training import Hyperparameters
 from ratchet.core.datasets.domain.sequences import packed
-from ratchet.trainer_worker.errors import DataUnusable, Diverged, StopRequested
+from ratchet.trainer_worker.errors import DataUnusable, Diverged, NoGradient, StopRequested
 from ratchet.trainer_worker.training.algorithms import load_train
 from ratchet.trainer_worker.training.checkpoints import open_checkpoint
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
@@ -51,6 +51,13 @@ def test_a_two_call_agent_learns_from_its_logged_trajectories(algorithm: str, tm
     after = mean_reward(play(model, 200, 1, generator))
     assert before < 0.25
     assert after > 0.8
+
+
+def test_a_correction_that_cuts_every_gradient_is_refused(tmp_path: Path) -> None:
+    logged = play(toy_model(0), 8, 4, torch.Generator().manual_seed(0))
+    spec = job_spec("rloo", hyper=replace(FULL, importance_cap=1e-30))
+    with pytest.raises(NoGradient, match="no weight would move"):
+        load_train("rloo")(spec, policy_of(toy_model(0)), logged, RecordingRun(tmp_path, "rloo"))
 
 
 def test_every_estimator_trains_an_adapter_and_leaves_the_base_alone(tmp_path: Path) -> None:

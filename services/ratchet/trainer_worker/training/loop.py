@@ -25,7 +25,13 @@ from ratchet.trainer_worker.job import JobSpec
 from ratchet.trainer_worker.training.algorithms.base import Run, TrainStep
 from ratchet.trainer_worker.training.learner.health import asked_limits, described
 from ratchet.trainer_worker.training.learner.last_healthy import LastHealthy, read_state, write_state
-from ratchet.trainer_worker.training.learner.optimizer import ADAM_BETAS, Schedule, optimizer_of, set_rate
+from ratchet.trainer_worker.training.learner.optimizer import (
+    ADAM_BETAS,
+    FirstGradients,
+    Schedule,
+    optimizer_of,
+    set_rate,
+)
 from ratchet.trainer_worker.training.learner.ranking import auc
 from ratchet.trainer_worker.training.learner.watch import LoopLimits, Watch
 from ratchet.trainer_worker.training.policy import TrainedPolicy
@@ -116,7 +122,7 @@ def run_loop(spec: JobSpec, policy: TrainedPolicy, run: Run, lesson: Lesson) -> 
     """Train `policy` in place until it is complete, or no longer healthy.
 
     Raises `StopRequested` once a stop was asked for and saved, `Unhealthy` when none of the weights are worth keeping,
-    and `Diverged` for a loss or gradient that is not finite.
+    `Diverged` for a loss or gradient that is not finite, and `NoGradient`.
     """
     learns = [(name, parameter) for name, parameter in policy.model.named_parameters() if parameter.requires_grad]
     stop: HealthStop | None = None
@@ -172,6 +178,7 @@ class _Loop:
         self._optimizer = optimizer_of(learns.values(), self._rate, self._decay)
         self._eval_steps = options.eval_steps or math.ceil(self.total / EVALUATIONS)
         self._watch = Watch(asked_limits(LoopLimits, spec.config.health), hyper.max_grad_norm or MAX_GRAD_NORM)
+        self._gradients = FirstGradients()
         self.done = 0
         self.last: dict[str, float] = {}
 
@@ -201,7 +208,7 @@ class _Loop:
         """Go on where a checkpoint was written."""
         state = read_state(directory, self._learns)
         self._optimizer.load_state_dict(state["optimizer"])
-        self.done = state["done"]
+        self.done, self._gradients = state["done"], FirstGradients(math.inf)
         self._watch.decode((directory / HEALTH).read_bytes())
         self._healthy.load(directory)
 
@@ -267,6 +274,7 @@ class _Loop:
         norm = float(nn.utils.clip_grad_norm_(self._learns.values(), self._clip or math.inf))
         if not (math.isfinite(loss_of_all) and math.isfinite(norm)):
             raise Diverged(f"loss {loss_of_all}, gradient norm {norm} at train step {number}")
+        self._gradients.add(number, self.total, min(norm, self._clip or math.inf))
         metrics = {name: mean.total / mean.count for name, mean in every.items() if mean.count}
         self._judge(loss_of_all, norm, metrics.get("policy_entropy"))
         ranked = [score for part in parts for score in part[2]], [score for part in parts for score in part[3]]

@@ -12,8 +12,13 @@ from torch import nn
 
 from ratchet.bus.message import JsonObject
 from ratchet.core.rules.training_options import CONSTANT, COSINE, LINEAR, ramp_problem
+from ratchet.trainer_worker.errors import NoGradient
 
 ADAM_BETAS = (0.9, 0.98)
+LEAST_GRADIENT = 1e-9
+"""A tenth of what AdamW adds to the denominator of its step: by a smaller one no weight moves a tenth of its rate."""
+FIRST_STEPS = 10
+"""In one of which the gradient is no accident, as where the advantages of a small batch cancel out."""
 MIN_RATE = 0.1
 """Where a falling learning rate is when all train steps are done, as a share of its peak."""
 _LEFT: Mapping[str, Callable[[float], float]] = {
@@ -79,6 +84,19 @@ def optimizer_of(parameters: Iterable[nn.Parameter], rate: float, weight_decay: 
         betas=ADAM_BETAS,
         fused=True,
     )
+
+
+@dataclass(slots=True)
+class FirstGradients:
+    """Whether a training has any gradient: one that has none would take all its train steps and move no weight."""
+
+    largest: float = 0.0
+
+    def add(self, number: int, total: int, norm: float) -> None:
+        """The norm of a train step's gradient, as it is clipped. Raises `NoGradient`."""
+        self.largest = max(self.largest, norm)
+        if number == min(total, FIRST_STEPS) and self.largest < LEAST_GRADIENT:
+            raise NoGradient(number, self.largest)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
