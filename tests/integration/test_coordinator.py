@@ -172,6 +172,18 @@ async def test_tries_that_are_mostly_rewarded_alike_are_refused_at_once(
         assert (await workshop.api.post("/v1/jobs", params={"dry_run": True}, json=lifted)).status_code == 200
 
 
+@pytest.mark.parametrize(("reward_of_all", "floor"), [(0.0, 0.1), (1.0, 0.0)])
+async def test_floor_that_lifts_no_tries_changes_nothing(
+    shared_settings: SharedSettings, bus: Bus, reward_of_all: float, floor: float
+) -> None:
+    facts = [fact for n in range(8) for fact in played(f"{n}", reward_of_all, task=f"task {n // 4}")]
+    async with stored(shared_settings, bus, facts), coordinating(shared_settings, bus, minimum_rows=8) as workshop:
+        hyper = {"advantage_floor": floor}
+        asked = {"algorithm": "rloo", "base_model": "org/model", "role": ROLE, "hyperparameters": hyper}
+        refused = await workshop.api.post("/v1/jobs", json=asked)
+        assert (refused.status_code, "only 0 of 8 chosen" in refused.text) == (409, True)
+
+
 @pytest.mark.parametrize(("algorithm", "longest"), [("rloo", 1), ("sft", 6)])
 async def test_ramp_without_end_is_refused_at_once(
     shared_settings: SharedSettings, bus: Bus, algorithm: str, longest: int
@@ -213,7 +225,10 @@ async def test_one_train_step_is_warned_of_when_it_is_asked_for(shared_settings:
         dispatched = await workshop.dispatched(job["training_job_id"])
         assert (await workshop.api.get(f"/v1/jobs/{dispatched.training_job_id}")).json()["findings"] == job["findings"]
         more = {"algorithm": "rloo", "base_model": "org/model", "role": ROLE, "hyperparameters": {"batch_size": 4}}
-        answer = await workshop.api.post("/v1/jobs", params={"dry_run": True}, json=more)
+        (twin,) = (await workshop.api.post("/v1/jobs", params={"dry_run": True}, json=more)).json()["findings"]
+        assert twin.startswith(f"Job {job['training_job_id']} of {ROLE} is dispatched and asks for the same data")
+        other = {**more, "algorithm": "sft"}
+        answer = await workshop.api.post("/v1/jobs", params={"dry_run": True}, json=other)
         assert (answer.status_code, answer.json()["findings"]) == (200, None)
 
 

@@ -297,10 +297,12 @@ def _learnt(plan: SnapshotPlan, config: TrainingConfig, holdout: float = 0.0) ->
     """
     hyper = config.hyperparameters
     taken = held_out_tasks(plan.tasks, holdout, hyper.seed or 0)
-    if plan.rewards is not None and hyper.advantage_floor is None:  # solved groups teach then, too
+    if plan.rewards is not None:
+        tries = list(zip(plan.tasks, plan.rewards, strict=True))
         tally = RewardTally()
-        tally.update(zip(plan.tasks, plan.rewards, strict=True))
-        taken |= tally.alike()
+        tally.update(tries)
+        lifted = {task for task, reward in tries if reward} if hyper.advantage_floor else set[str]()
+        taken |= tally.alike() - lifted  # a floor lets solved groups teach, too
     return [place for place in range(len(plan.ids)) if not taken or plan.tasks[place] not in taken]
 
 

@@ -6,6 +6,7 @@ A question that has no answer now (a store is away) is no reason to refuse: the 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import structlog
@@ -21,6 +22,7 @@ from ratchet.core.rules.training_options import Amounts, holdout_of
 from ratchet.core.service.http_client import AsyncApiClient
 from ratchet.core.stores.objects import Objects
 from ratchet.core.stores.policies import BlobStore, is_manifest_uri, read_policy
+from ratchet.rl_coordinator.jobs.domain.requests import as_asked
 from ratchet.rl_coordinator.jobs.exporter import Exporter, own_snapshot, ramp_refusal, starting_point
 from ratchet.rl_coordinator.jobs.kv_jobs import KvJobs
 from ratchet.rl_coordinator.registry import KvPolicies, continues_stable
@@ -56,7 +58,20 @@ class Feasibility:
                 findings += await require(request) or ()
             except Unavailable as error:
                 log.info("not looked up", job=request.training_job_id, reason=str(error))
-        return findings
+        return [*findings, *self._twins(request)]
+
+    def _twins(self, request: TrainingRequest) -> Iterator[str]:
+        """A sentence about jobs that learn the same: what one of them has learnt, the other does not begin with."""
+        asked, role = request.training_config, request.role
+        for job in self.store.all_jobs():
+            config = as_asked(job.request).training_config
+            same = (config.algorithm, config.dataset) == (asked.algorithm, asked.dataset)
+            if job.role == role and job.state not in ENDED and same:
+                yield (
+                    f"Job {job.training_job_id} of {role} is {job.state} and asks for the same data and algorithm:"
+                    " neither begins with what the other learns."
+                )
+                return
 
     async def lost_checkpoint(self, job: Job) -> list[str]:
         """A sentence about a checkpoint that the object store lacks: the sweep takes those that nothing needs."""
