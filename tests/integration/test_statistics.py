@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,7 +16,7 @@ from ratchet.core.contract.turn import Provider, Usage
 from ratchet.core.service.settings import SharedSettings
 from ratchet.core.stores.statistics import DIMENSIONS, GROUPS, StatisticsQuery, statistics
 from ratchet.core.stores.trajectory_search import NAME
-from ratchet.core.stores.warehouse import Warehouse
+from ratchet.core.stores.warehouse import Row, Warehouse
 from tests.support.console_data import console, store as store_rows
 from tests.support.messages import trajectory, turn
 from tests.support.running import prepared_warehouse
@@ -228,6 +228,23 @@ async def test_names_that_go_on_for_ever_are_cut(warehouse: Warehouse) -> None:
     assert (group.names, group.trajectories) == (["é" * NAME], 2)
     for shown in ("é" * NAME, "é" * 100_000):
         assert (await asked(warehouse, only={"agent": shown})).total.trajectories == 2
+
+
+class Small(Warehouse):
+    """A ClickHouse with little memory for a query."""
+
+    def __init__(self, real: Warehouse, bytes_: int) -> None:
+        self._real = real
+        self._bytes = bytes_
+
+    async def rows(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
+        """Its rows."""
+        return await self._real.rows(f"{sql}, max_memory_usage = {self._bytes}", parameters)
+
+
+async def test_long_names_are_cut_before_they_are_compared(warehouse: Warehouse) -> None:
+    await store(warehouse, *(ended(f"t{n}", agent_id=f"{n}" + "a" * 1_000_000) for n in range(40)))
+    assert (await asked(Small(warehouse, 100_000_000), "agent")).total.trajectories == 40
 
 
 async def test_days_and_weeks_begin_where_people_begin_them(warehouse: Warehouse) -> None:

@@ -126,8 +126,9 @@ SELECT key, role, newest.1 AS at, newest.2 AS agent, newest.3 AS domain, newest.
     newest.6 AS source, newest.7 AS outcome, newest.8 AS version, newest.9 AS arm, cityHash64(role, newest.10) AS run
 FROM (
     SELECT {key} AS key, role, argMax(
-        (ended_at, agent_id, ifNull(domain, ''), toString(model), ifNull(subordinate_profile, ''), toString(source),
-            coalesce(outcome, '{none}'), ifNull(toInt64(policy_version), -1), ifNull(arm, ''), recorded_as), {newest}
+        (ended_at, leftUTF8(agent_id, {name}), leftUTF8(ifNull(domain, ''), {name}), leftUTF8(toString(model), {name}),
+            leftUTF8(ifNull(subordinate_profile, ''), {name}), toString(source), coalesce(outcome, '{none}'),
+            ifNull(toInt64(policy_version), -1), ifNull(arm, ''), recorded_as), {newest}
     ) AS newest
     FROM trajectories WHERE ended_at >= {low} AND ended_at < {high}{of_role}
     GROUP BY role, key
@@ -248,7 +249,7 @@ def _rows_of(asked: StatisticsQuery) -> str:
     day, days = f"INTERVAL {LATE.days} DAY", f"INTERVAL {OPEN.days} DAY"
     by_id = {"key": "cityHash64(role, trajectory_id)", "newest": "ingested_at"}
     by_run = {"key": "cityHash64(role, recorded_as)", "newest": "(trajectory_id = recorded_as, ingested_at)"}
-    ended = {"low": f"{since} - {day}", "of_role": of_role, "none": NO_OUTCOME}
+    ended = {"low": f"{since} - {day}", "of_role": of_role, "none": NO_OUTCOME, "name": NAME}
     trajectories = _TRAJECTORIES.format(high=f"{until} + {day}", **by_id, **ended)
     runs = _TRAJECTORIES.format(high=f"{until} + {days}", **by_run, **ended)
     rewards = _REWARDS.format(low=f"{since} - INTERVAL {SKEW.days} DAY", of_role=of_role)
