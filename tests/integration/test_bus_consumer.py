@@ -15,7 +15,7 @@ from nats.aio.msg import Msg
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from ratchet.bus.connection import STANDING_S, Bus
-from ratchet.bus.consumer import Done, Outcome, Retry, each
+from ratchet.bus.consumer import Done, Later, Outcome, Retry, each
 from ratchet.bus.figures import stream_figures
 from ratchet.bus.pull_consumer import BATCH_BYTES, REQUEST_BYTES, PullConsumer
 from ratchet.bus.received import Received
@@ -172,6 +172,20 @@ async def test_messages_that_wait_for_others_do_not_keep_the_others_away(setting
         async with running(consuming(bus, {Trajectory: handle})):
             await eventually(lambda: true(handled))
     assert handled == ["session-go"]
+
+
+async def test_what_is_for_later_comes_first_in_the_next_batch_undelivered(settings: SharedSettings) -> None:
+    batches: list[list[tuple[int, int]]] = []
+
+    async def handle(batch: Sequence[Received[Trajectory]]) -> Sequence[Outcome]:
+        batches.append([(one.sequence, one.delivered) for one in batch])
+        return [Done(), *[Later()] * (len(batch) - 1)]
+
+    async with connected(settings) as bus:
+        await bus.publish_all([trajectory(str(n)) for n in range(4)])
+        async with running(consuming(bus, {Trajectory: handle}, batch=3, linger_s=0.5)):
+            await eventually(lambda: _settled(bus))
+    assert batches == [[(n, 1) for n in range(first, min(first + 3, 5))] for first in range(1, 5)]
 
 
 async def test_a_batch_is_bounded_in_the_unpacked_size_of_its_bodies(settings: SharedSettings) -> None:

@@ -62,6 +62,8 @@ class StoredFacts:
         self._meanwhile = meanwhile
         self.ledger: dict[int, str] = {}
         """Outcomes of messages that have no row."""
+        self.unsettled: set[int] = set()
+        """Sequences that the collector has not come to."""
 
     def store(self, message: Message, event_id: str | None = None) -> None:
         key = (getattr(message, "role", ""), getattr(message, "trajectory_id", ""))
@@ -71,9 +73,12 @@ class StoredFacts:
         return [message for message in self._rows["rewards"].values() if isinstance(message, Reward)]
 
     def is_settled(self, stream: str, sequence: int) -> bool:
-        return True
+        return sequence not in self.unsettled
 
     async def wait_for(self, stream: str, sequences: Iterable[int], deadline_s: float) -> None:
+        await self._pause()
+
+    async def wait_for_any(self, stream: str, sequences: Iterable[int], deadline_s: float) -> None:
         await self._pause()
 
     async def stored(self, table: str, events: Iterable[Event]) -> set[Event]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Dead as Dead,
         Done as Done,
         Failed as Failed,
+        Later as Later,
         Outcome as Outcome,
         Retry as Retry,
         each as each,
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "ratchet.bus.connection": "BackgroundConnection Bus Extent Patience",
-    "ratchet.bus.consumer": "BatchHandler Consumer Dead Done Failed Outcome Retry each subscribe",
+    "ratchet.bus.consumer": "BatchHandler Consumer Dead Done Failed Later Outcome Retry each subscribe",
     "ratchet.bus.contracts": "Contracts Upgrade",
     "ratchet.bus.deadletter": "DeadLetter",
     "ratchet.bus.envelope": "Record Sealer",

@@ -100,6 +100,14 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True)
+class Later:
+    """Not yet: the handler gets it again with the next batch, before all others, and the broker hears nothing of it.
+
+    For messages that would hold up others of their batch. A handler that gives it gives something else too.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class Dead:
     """Never: copy it to the dead letters under `reason` (a token) with `detail`, and terminate it."""
 
@@ -114,7 +122,7 @@ class Failed:
     error: Exception
 
 
-Outcome = Done | Retry | Dead | Failed
+Outcome = Done | Retry | Later | Dead | Failed
 BatchHandler = Callable[[Sequence[Received[Any]]], Awaitable[Sequence[Outcome]]]
 """One outcome per message, in order. `Any` because each topic has its own message type."""
 
@@ -178,7 +186,8 @@ class Consumer:
 
     1. `_read`: each delivery becomes a typed message by the open view, or is dead.
     2. `_handle`: topic by topic, in the order of the registry. A batch whose handler raises is handled in halves.
-    3. `_apply`: what an outcome publishes is stored, then the message is acked; a retry goes back with its delay.
+    3. `_apply`: what an outcome publishes is stored, then the message is acked; a retry goes back with its delay, what
+       is for later to the front of those that wait here.
     4. `_dead_letter`: `on_dead` first, then the dead letters are stored, then the message is terminated.
 
     A crash between any two steps delivers again what was not acked; the ids of what was published make that harmless.
@@ -342,8 +351,12 @@ class Consumer:
         applying: list[tuple[Msg, Received[Message], Done | Retry]] = []
         dead: list[tuple[Msg, Dead]] = []
         waiting: list[str] = []
+        later: list[Msg] = []
         for (message, received), outcome in zip(deliveries, outcomes, strict=True):
             decided = outcome
+            if isinstance(decided, Later):
+                later.append(message)
+                continue
             if not isinstance(decided, Done | Retry | Dead):
                 other = TypeError(f"the handler returned {type(decided).__name__} as an outcome")
                 decided = self._after_failure(received, decided.error if isinstance(decided, Failed) else other)
@@ -355,6 +368,7 @@ class Consumer:
                 self._away = self._away or decided.away
             only_ack = isinstance(decided, Done) and not decided.events
             (acking if only_ack else applying).append((message, received, decided))
+        self._deliveries.put_back(later)
         if waiting:  # one line for a batch, with the first reason: hundreds may wait for the same
             log.info(
                 "will retry",

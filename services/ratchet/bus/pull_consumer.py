@@ -185,6 +185,13 @@ class PullConsumer:
             batch.append(self._take())
         return batch
 
+    def put_back(self, messages: Sequence[Msg]) -> None:
+        """Hand these out again, before all others."""
+        for message in reversed(messages):
+            size = wire_size(message.headers, message.data)
+            self._buffer.appendleft((message, size))
+            self.waiting_bytes += size
+
     async def state(self) -> ConsumerState:
         """What the broker says of it now. Raises `BusUnavailable`, also when it does not know it.
 

@@ -13,8 +13,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import compress
 
-from ratchet.bus.consumer import Dead, Done, Outcome, Retry
+from ratchet.bus.consumer import Dead, Done, Later, Outcome, Retry
 from ratchet.bus.envelope import source_of
 from ratchet.bus.projection import Projection
 from ratchet.bus.received import Received
@@ -93,17 +94,27 @@ class RewardComputer:
     _windows_read: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     async def first_rewards(self, batch: Sequence[Received[Trajectory]]) -> Sequence[Outcome]:
-        """Reward each trajectory that is stored and has no first reward yet."""
+        """Reward each trajectory that is stored and has no first reward yet; no other one holds it up."""
         await self.histories.wait_for(max(received.sequence for received in batch))
         await self._read_windows()
-        stored = await self._stored("trajectories", batch)
-        keys = {_key(received.message) for received in batch}
+        fresh = [received for received in batch if received.delivered == 1]
+        await self.settled.wait_for_any(batch[0].stream, {received.sequence for received in fresh}, WAIT_S)
+        coming = self._coming(fresh)
+        are_ready = [received.sequence not in coming for received in batch]
+        ready = list(compress(batch, are_ready))
+        stored = await self._stored("trajectories", ready)
+        keys = {_key(received.message) for received in ready}
         known = _Known(await self.functions.in_force(), {}, *await self.facts.assessments(keys))
-        return _each_event_once([self._first_reward(received, stored, known) async for received in with_pauses(batch)])
+        rewarded = [self._first_reward(received, stored, known) async for received in with_pauses(ready)]
+        outcomes = iter(_each_event_once(rewarded))
+        return [next(outcomes) if is_ready else Later() for is_ready in are_ready]
 
     async def revisions(self, batch: Sequence[Received[Feedback]]) -> Sequence[Outcome]:
         """Revise the reward of each trajectory that new feedback is about."""
         await self._read_windows()
+        await self.settled.wait_for(
+            batch[0].stream, {received.sequence for received in batch if received.delivered == 1}, WAIT_S
+        )
         stored = await self._stored("feedback", batch)
         keys = {_key(received.message) for received in batch}
         spec, trajectories = await self.functions.in_force(), await self.facts.trajectories(keys)
@@ -114,6 +125,14 @@ class RewardComputer:
             [self._revision(received, stored, known, places) async for received in with_pauses(batch)]
         )
 
+    def _coming(self, fresh: Sequence[Received[Trajectory]]) -> set[int]:
+        """The sequences of those that the collector settles soon: it settles others now, and has not passed these for
+        long. Two collectors take batches in turn."""
+        settled = {one.sequence for one in fresh if self.settled.is_settled(one.stream, one.sequence)}
+        since, reached = self.now() - timedelta(seconds=WAIT_S), max(settled, default=0)
+        rest = [one for one in fresh if one.sequence not in settled] if settled else []
+        return {one.sequence for one in rest if one.sequence > reached or one.time > since}
+
     async def _read_windows(self) -> None:
         """Wait until the windows hold the past, at the start: a stream that is made anew counts from 1 again."""
         if not self._windows_read.is_set():
@@ -121,14 +140,8 @@ class RewardComputer:
             self._windows_read.set()
 
     async def _stored(self, table: str, batch: Sequence[Received[Trajectory | Feedback]]) -> _Stored:
-        """What of the batch is stored. It waits for new messages; one that came before delays no other.
-
-        ClickHouse is asked only about messages that the collector has settled.
-        """
+        """What of the batch is stored. ClickHouse is asked only about messages that the collector has settled."""
         stream = batch[0].stream
-        await self.settled.wait_for(
-            stream, {received.sequence for received in batch if received.delivered == 1}, WAIT_S
-        )
         settled = [received for received in batch if self.settled.is_settled(stream, received.sequence)]
         try:
             events = await self.facts.stored(table, {_event(received) for received in settled}) if settled else set()

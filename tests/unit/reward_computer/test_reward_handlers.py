@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
-from ratchet.bus.consumer import Dead, Done, Outcome, Retry
+from ratchet.bus.consumer import Dead, Done, Later, Outcome, Retry
 from ratchet.bus.received import Received
 from ratchet.bus.tasks import SHARE_S, end
 from ratchet.core.contract import Message, Outcome as Claim, Reward, Trajectory
@@ -97,6 +97,23 @@ async def test_reward_does_not_believe_an_agent_when_its_end_was_stored() -> Non
 
 async def test_a_trajectory_that_is_not_stored_yet_waits() -> None:
     assert isinstance(await first(holding(), trajectory()), Retry)
+
+
+@pytest.mark.parametrize(("passed_for", "overtaken"), [(0.5, Later), (1.5, Retry)])
+async def test_stored_trajectories_wait_for_none_that_is_not(passed_for: float, overtaken: type[Outcome]) -> None:
+    facts = holding(trajectory("1"), trajectory("3"))
+    facts.unsettled = {2, 4}
+    batch = [received(trajectory(str(number)), number) for number in range(1, 5)]
+    rewarding = computer(facts, now=lambda: batch[1].time + timedelta(seconds=passed_for))
+    outcomes = await rewarding.first_rewards(batch)
+    assert [type(outcome) for outcome in outcomes] == [Done, overtaken, Done, Later]
+
+
+async def test_trajectories_of_which_none_is_stored_in_time_are_retried() -> None:
+    facts = holding()
+    facts.unsettled = {1, 2}
+    outcomes = await computer(facts).first_rewards([received(trajectory(str(number)), number) for number in (1, 2)])
+    assert [type(outcome) for outcome in outcomes] == [Retry, Retry]
 
 
 async def test_a_trajectory_is_rewarded_once_also_when_it_comes_again_much_later() -> None:

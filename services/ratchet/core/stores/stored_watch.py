@@ -81,9 +81,18 @@ class StoredWatch:
 
     async def wait_for(self, stream: str, sequences: Collection[int], deadline_s: float) -> None:
         """Return once all of these messages are settled, or after the deadline."""
+        await self._wait(lambda: all(self.is_settled(stream, sequence) for sequence in sequences), deadline_s)
+
+    async def wait_for_any(self, stream: str, sequences: Collection[int], deadline_s: float) -> None:
+        """Return once one of these messages is settled, or after the deadline; at once where there are none."""
+        await self._wait(
+            lambda: not sequences or any(self.is_settled(stream, sequence) for sequence in sequences), deadline_s
+        )
+
+    async def _wait(self, until: Callable[[], bool], deadline_s: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(deadline_s), self._changed:
-                await self._changed.wait_for(lambda: all(self.is_settled(stream, sequence) for sequence in sequences))
+                await self._changed.wait_for(until)
 
     async def run(self) -> None:
         """Follow until stopped; after a broken connection, begin again."""

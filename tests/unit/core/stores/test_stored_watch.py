@@ -54,6 +54,15 @@ async def test_an_announced_message_is_settled(bus: FakeBus) -> None:
         assert [sequence for sequence in range(1, 11) if watch.is_settled(STREAM, sequence)] == [3, 4, 5, 9]
 
 
+async def test_waiting_for_any_ends_with_the_first_that_is_settled(bus: FakeBus) -> None:
+    async with running(StoredWatch(bus, (STREAM,))) as watch:
+        await watch.wait_for_any(STREAM, (), 40)
+        await bus.publish(announced((3, 3)))
+
+        await watch.wait_for_any(STREAM, {2, 3, 4}, 40)
+        assert [sequence for sequence in (2, 3, 4) if watch.is_settled(STREAM, sequence)] == [3]
+
+
 async def test_an_announcement_from_before_the_watch_counts(bus: FakeBus) -> None:
     await bus.publish(announced((1, 2)))
 
