@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -28,7 +28,7 @@ from ratchet.trainer_worker.training.learner.last_healthy import LastHealthy
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
 from ratchet.trainer_worker.training.learner.losses import CISPO, Objective
 from ratchet.trainer_worker.training.learner.masks import UNMASKABLE, Masks
-from ratchet.trainer_worker.training.learner.optimizer import ADAM_BETAS
+from ratchet.trainer_worker.training.learner.optimizer import ADAM_BETAS, FirstGradients
 from ratchet.trainer_worker.training.learner.rows import PolicyData, policy_data
 from ratchet.trainer_worker.training.learner.start import (
     FixedRows,
@@ -316,12 +316,18 @@ class TrainSteps:
     drift: Drift | None
     stop: HealthStop | None = None
     """What was beyond its limit."""
+    gradients: FirstGradients = field(default_factory=FirstGradients)
 
     def take(self) -> dict[str, float] | None:
-        """One train step and its metrics; None when the weights that it began with are not healthy any more."""
-        measured = self.update.measure()
-        if self._judge(self.update.done + 1, measured):
+        """One train step and its metrics; None when the weights that it began with are not healthy any more.
+
+        Raises `NoGradient`.
+        """
+        measured, number = self.update.measure(), self.update.done + 1
+        if self._judge(number, measured):
             return None
+        norm = min(measured.metrics["grad_norm"], self.update.options.max_grad_norm)
+        self.gradients.add(number, self.update.total, norm)
         self.healthy.keep(self.update.done)
         self.update.apply()
         return measured.metrics | self._shifts()
@@ -353,6 +359,7 @@ class TrainSteps:
         """Go on where `save` was called."""
         self.update.load(directory)
         self.healthy.load(directory)
+        self.gradients = FirstGradients(math.inf)
         state = msgspec.json.decode((directory / HEALTH).read_bytes())
         self.health.norms = state["norms"]
         if self.drift is not None:

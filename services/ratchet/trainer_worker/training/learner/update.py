@@ -20,7 +20,7 @@ from ratchet.trainer_worker.training.learner.health import Vitals
 from ratchet.trainer_worker.training.learner.last_healthy import read_state, write_state
 from ratchet.trainer_worker.training.learner.logprobs import Scorer
 from ratchet.trainer_worker.training.learner.losses import Loss, Objective, Tokens, policy_loss, row_weights
-from ratchet.trainer_worker.training.learner.optimizer import FirstGradients, Schedule, optimizer_of, set_rate
+from ratchet.trainer_worker.training.learner.optimizer import Schedule, optimizer_of, set_rate
 from ratchet.trainer_worker.training.learner.rows import Row
 from ratchet.trainer_worker.training.learner.start import FixedRows, behavior_logprobs, effective_sample_size
 
@@ -80,7 +80,6 @@ class Update:
         self.steps_per_epoch = math.ceil(len(self._members) / options.batch_size)
         self.total = min(options.max_steps or 10**9, options.epochs * self.steps_per_epoch)
         self.schedule = Schedule.of(options.scheduler, options.ramp_steps, self.total, RAMP_STEPS)
-        self._gradients = FirstGradients()
         self.done = 0
 
     def epoch_of(self, number: int) -> int:
@@ -88,9 +87,7 @@ class Update:
         return (number - 1) // self.steps_per_epoch + 1
 
     def measure(self) -> Measured:
-        """Gradients and figures of the next train step. Raises `Diverged` when they are no numbers, or
-        `NoGradient`.
-        """
+        """Gradients and figures of the next train step. Raises `Diverged` when they are no numbers."""
         number = self.done + 1
         ranks = self._scorer.ranks
         if not ranks.alone:  # every rank drops out other things, the same in a training that is resumed with as many
@@ -99,7 +96,6 @@ class Update:
         self._scorer.ranks.add_gradients(self._policy)
         norm = float(nn.utils.clip_grad_norm_(self._policy, self.options.max_grad_norm))
         _check_finite(measured.metrics | {"grad_norm": norm}, f"at train step {number}")
-        self._gradients.add(number, self.total, min(norm, self.options.max_grad_norm))
         return Measured(
             measured.metrics | {"grad_norm": norm, "learning_rate": self._rate(number)},
             replace(measured.vitals, grad_norm=norm),
@@ -135,7 +131,7 @@ class Update:
         """Go on where `save` was called."""
         state = read_state(directory, dict(self.named()))
         self._optimizer.load_state_dict(state["optimizer"])
-        self.done, self._gradients = state["done"], FirstGradients(math.inf)
+        self.done = state["done"]
 
     def named(self) -> Iterator[tuple[str, nn.Parameter]]:
         """What learns, by name."""
