@@ -17,7 +17,7 @@ from nats.js.api import AckPolicy, ConsumerConfig
 from ratchet.bus.connection import STANDING_S, Bus
 from ratchet.bus.consumer import Done, Later, Outcome, Retry, each
 from ratchet.bus.figures import stream_figures
-from ratchet.bus.pull_consumer import BATCH_BYTES, REQUEST_BYTES, PullConsumer
+from ratchet.bus.pull_consumer import BATCH_BYTES, PULL_EXPIRES_S, REQUEST_BYTES, PullConsumer
 from ratchet.bus.received import Received
 from ratchet.bus.testing import eventually
 from ratchet.core.contract import Message, Trajectory
@@ -201,6 +201,20 @@ async def test_a_batch_is_bounded_in_the_unpacked_size_of_its_bodies(settings: S
             await eventually(lambda: _settled(bus))
     assert sum(sizes) > 40_000_000
     assert max(sizes) <= BATCH_BYTES
+
+
+@pytest.mark.slow
+async def test_message_comes_at_once_also_after_the_request_for_it_has_expired(settings: SharedSettings) -> None:
+    async with connected(settings) as bus:
+        consumer = PullConsumer(bus.nc, STREAM, ConsumerConfig(ack_policy=AckPolicy.NONE), batch=8, linger_s=0.01)
+        await consumer.open()
+        waiting = asyncio.create_task(consumer.next_batch(wait_s=60))
+        await asyncio.sleep(PULL_EXPIRES_S + 0.5)
+        await bus.publish(trajectory())
+        async with asyncio.timeout(20):
+            (message,) = await waiting
+        await consumer.close()
+    assert message.metadata.sequence.stream == 1
 
 
 async def test_messages_that_wait_in_memory_are_bounded_in_bytes_and_all_arrive(settings: SharedSettings) -> None:

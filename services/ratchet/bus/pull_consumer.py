@@ -42,6 +42,8 @@ BATCH_BYTES = 16 * 1024 * 1024
 """Bytes of one batch, unpacked: typed messages and the rows made of them take several times as much."""
 COMPLETED = "Batch Completed"
 """What the server says when a request has brought all its messages and fewer than its bytes: nothing is lost."""
+EXPIRED = "408"
+"""Its status for a request that has waited for as long as it said."""
 SOON_S = 1.0
 """A consumer that is given up is forgotten after so long, unless another process pulls from it."""
 ANSWER_S = 5.0
@@ -212,12 +214,12 @@ class PullConsumer:
 
     async def close(self) -> Sequence[Msg]:
         """Stop pulling; returns what was delivered but not handed out, what was still on its way included."""
-        if self._subscription is not None:
-            leave = self._subscription.drain if self._nc.is_connected else self._subscription.unsubscribe
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            leave = subscription.drain if self._nc.is_connected else subscription.unsubscribe
             with suppress(nats.errors.Error, TimeoutError):
                 async with asyncio.timeout(DRAIN_S):
                     await leave()
-            self._subscription = None
             self._nc.when_refused(self._pulls_by, None)
         return [self._take() for _ in range(len(self._buffer))]
 
@@ -289,6 +291,10 @@ class PullConsumer:
         if description == COMPLETED:
             return
         self._credit = 0
+        if status == EXPIRED and self._subscription is not None:  # who waits would not ask before its wait is over
+            with suppress(nats.errors.Error):
+                await self._ask()
+            return
         if status not in {"409", "503"} or "exceed" in description.lower():
             return
         log.warning("consumer lost, creating it again", stream=self._stream, consumer=self._name, reason=description)
