@@ -225,7 +225,7 @@ format: $(STAMP)
 
 test: $(STAMP) $(NODE_STAMP) ## unit, contract and integration tests, without slow ones: minutes; the 50 longest in .cache/tests/longest.txt
 	@rm -f $(TIMES)/*.tsv $(TIMES)/targets.txt
-	@MAKEFLAGS= $(MAKE) --no-print-directory -j7 --keep-going --output-sync=target $(FAST)
+	@MAKEFLAGS= $(MAKE) --no-print-directory -j8 --keep-going --output-sync=target $(FAST)
 	@sort -rn $(TIMES)/*.tsv | head -50 > $(TIMES)/longest.txt
 	@awk -F '\t' '$$2 > 5 { print "longer than 5 s of the processor, and not marked slow: " $$3 }' $(TIMES)/*.tsv
 
@@ -266,7 +266,8 @@ $(GATEWAYS)/.ratchet-ready: tests/bench/gateways.txt | $(STAMP)
 
 # Groups of about the same length that run beside each other, the longest first: each imports only what it needs.
 TIMES := .cache/tests
-FAST := fast-unit fast-services fast-servers fast-rewards fast-torch fast-gateway fast-bus fast-contract
+FAST := fast-unit fast-deciding fast-services fast-servers fast-rewards fast-torch fast-gateway fast-bus fast-contract
+DECIDING := $(addprefix tests/unit/,analyst canary_deployer gateway)
 TORCH := $(addprefix tests/unit/,local trainer_worker tools core/grammars core/chat_templates core/rules/test_model_hub.py cli/test_dataset_records.py)
 # Collector, coordinator, console, archive and erasures, and whatever else of the next needs their warehouse: three
 # groups start one.
@@ -280,7 +281,8 @@ REWARDS := $(filter-out $(SERVICES),$(wildcard $(addprefix tests/integration/tes
 # A file that pytest is named is imported, also where all its tests are slow.
 REST := $(filter-out $(GATEWAY) $(SERVICES) $(BUS) $(REWARDS),$(wildcard tests/integration/test_*.py))
 fast-torch: TESTS = $(TORCH)
-fast-unit: TESTS = tests/unit $(TORCH:%=--ignore=%)
+fast-unit: TESTS = tests/unit $(addprefix --ignore=,$(TORCH) $(DECIDING))
+fast-deciding: TESTS = $(DECIDING)
 fast-contract: TESTS = tests/contract
 fast-gateway: TESTS = tests/integration $(addprefix --ignore=,$(SERVICES) $(BUS) $(REWARDS) $(REST))
 fast-services: TESTS = tests/integration $(addprefix --ignore=,$(GATEWAY) $(BUS) $(REWARDS) $(REST))
@@ -292,7 +294,7 @@ $(FAST): $(STAMP)
 	@mkdir -p $(TIMES); rm -f $(TIMES)/$@.tsv
 	@$(PYTEST) -p no:cacheprovider -p no:schemathesis -m "not slow" --times=$(TIMES)/$@.tsv $(TESTS)
 
-test-unit: fast-torch fast-unit ## domains and pure parts, without sockets
+test-unit: fast-torch fast-unit fast-deciding ## domains and pure parts, without sockets
 
 test-contract: fast-contract ## schemas, examples, typed messages
 
