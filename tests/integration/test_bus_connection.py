@@ -18,6 +18,7 @@ from ratchet.bus.consumer import Done, Outcome, Retry, each
 from ratchet.bus.kv import Bucket
 from ratchet.bus.nats_client import Connection
 from ratchet.bus.publisher import LOST
+from ratchet.bus.pull_consumer import consumer_state
 from ratchet.bus.received import Received
 from ratchet.bus.tasks import end
 from ratchet.bus.testing import eventually
@@ -381,14 +382,13 @@ async def test_key_that_cannot_be_one_and_a_value_that_is_too_large_are_refused(
 
 
 async def test_a_reader_that_only_asks_for_its_state_is_not_forgotten(settings: SharedSettings) -> None:
-    config = ConsumerConfig(ack_policy=AckPolicy.NONE, inactive_threshold=2, mem_storage=True)
+    config = ConsumerConfig(name="reader", ack_policy=AckPolicy.NONE, inactive_threshold=2, mem_storage=True)
     async with connected(settings) as bus:
         reader = bus.pull(STREAM, config, batch=8, linger_s=0.01)
         await reader.open()
         for _ in range(10):
             assert (await reader.state()).total == 0
             await asyncio.sleep(0.5)
-        await reader.delete()
-        with pytest.raises(BusUnavailable, match="consumer not found"):
-            await reader.state()
         await reader.close()
+        await reader.delete()
+        assert await consumer_state(bus.nc, STREAM, "reader") is None

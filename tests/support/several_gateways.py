@@ -9,10 +9,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from ratchet.bus.connection import Bus
 from ratchet.bus.testing import eventually
 from ratchet.core.service.settings import SharedSettings
+from ratchet.gateway import peer_sync
 from ratchet.gateway.app import build
 from ratchet.gateway.peer_sync import PeerSync
 from ratchet.gateway.settings import Settings
@@ -52,10 +54,11 @@ class Several:
         return scene
 
     async def meet(self) -> None:
-        """Wait until every gateway knows that there are others."""
+        """Wait until every gateway knows that there are others, and all that they have answered."""
 
         async def have_met() -> bool:
-            return all(peer_sync_of(scene).has_others for scene in self.scenes)
+            syncs = [peer_sync_of(scene) for scene in self.scenes]
+            return all([sync.has_others and await sync.catch_up() for sync in syncs])
 
         await eventually(have_met)
 
@@ -71,10 +74,11 @@ async def serves(scene: Scene) -> bool:
 
 @asynccontextmanager
 async def several(nats: Broker, folder: Path, number: int, **options: Any) -> AsyncIterator[Several]:
-    """So many gateways that know of each other."""
+    """So many gateways that know of each other; on a busy machine a broker that answers late is not away."""
     shared = SharedSettings(nats_url=nats.url, data_dir=folder)
     engine = FakeEngine(resident={version(1).name})
     async with connected(shared) as bus, serving(engine) as engine_url, AsyncExitStack() as stack:
+        stack.enter_context(patch.object(peer_sync, "ROUND_TRIP_S", 10.0))
         await put_routes(bus, **{ROLE: 1})
         settings = Settings(shared=shared, port=0, **{"engine_url": engine_url, "grace_s": 0.0, **options})
         here = Several([], engine, bus, random.Random(7), stack, settings)
