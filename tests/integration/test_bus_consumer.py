@@ -217,6 +217,26 @@ async def test_message_comes_at_once_also_after_the_request_for_it_has_expired(s
     assert message.metadata.sequence.stream == 1
 
 
+@pytest.mark.slow
+async def test_requests_that_expire_are_no_more_after_bursts(settings: SharedSettings) -> None:
+    async with connected(settings) as bus:
+        config = ConsumerConfig(durable_name="bursts", ack_policy=AckPolicy.NONE)
+        consumer = PullConsumer(bus.nc, STREAM, config, batch=8, linger_s=0.01)
+        await consumer.open()
+        for burst in range(6):
+            await bus.publish_all([trajectory(f"{burst} {n}") for n in range(5)])
+            taken = 0
+            while taken < 5:
+                taken += len(await consumer.next_batch(wait_s=1))
+        waiting = asyncio.create_task(consumer.next_batch(wait_s=60))
+        await asyncio.sleep(2 * PULL_EXPIRES_S + 1)
+        state = await bus.nc.jetstream().consumer_info(STREAM, "bursts")
+        consumer.interrupt()
+        await waiting
+        await consumer.close()
+    assert state.num_waiting == 1
+
+
 async def test_messages_that_wait_in_memory_are_bounded_in_bytes_and_all_arrive(settings: SharedSettings) -> None:
     async with connected(settings) as bus:
         for n in range(60):

@@ -44,6 +44,8 @@ COMPLETED = "Batch Completed"
 """What the server says when a request has brought all its messages and fewer than its bytes: nothing is lost."""
 EXPIRED = "408"
 """Its status for a request that has waited for as long as it said."""
+UNDELIVERED = "Nats-Pending-Messages"
+"""Its header with the number of messages that a request which is over has not brought."""
 SOON_S = 1.0
 """A consumer that is given up is forgotten after so long, unless another process pulls from it."""
 ANSWER_S = 5.0
@@ -290,7 +292,8 @@ class PullConsumer:
         description = (message.headers or {}).get("Description", status)
         if description == COMPLETED:
             return
-        self._credit = 0
+        undelivered = int((message.headers or {}).get(UNDELIVERED, self._credit))
+        self._credit = max(0, self._credit - undelivered)
         if status == EXPIRED and self._subscription is not None:  # who waits would not ask before its wait is over
             with suppress(nats.errors.Error):
                 await self._ask()
