@@ -248,9 +248,9 @@ def _ratio(values_D: Floats, counts_D: Floats, subject_D: NDArray[np.int64]) -> 
     mean = float(values_S.sum() / counts_S.sum())
     influence_S = (values_S - mean * counts_S) / counts_S.mean()
     variance = float((influence_S**2).sum() / max(1, len(influence_S) - 1))
-    low, high = mean_interval(mean, variance, len(influence_S)) or (-math.inf, math.inf)
-    if len(influence_S) > 1 and not variance:  # a planner that decides as the logged one did is as good as that
-        low = high = mean
+    # Without spread, a planner that decides as the logged one did is as good as that.
+    alike = (mean, mean) if len(influence_S) > 1 else (-math.inf, math.inf)
+    low, high = mean_interval(mean, variance, len(influence_S)) or alike
     return Estimate(mean, low, high)
 
 

@@ -80,6 +80,16 @@ def test_the_logging_policy_itself_is_worth_what_was_earned(rows: list[WorkflowE
     assert judged.difference.low < 0 < judged.difference.high
 
 
+def test_candidate_that_never_chooses_otherwise_is_as_good(rows: list[WorkflowExecution]) -> None:
+    log = read_log(rows, planner_of(Teacher()))
+    certain = np.zeros_like(log.candidate_DW)
+    certain[np.arange(len(log.chosen_D)), log.chosen_D] = 1.0
+    same = replace(log, weights_D=np.ones(len(log.chosen_D)), candidate_DW=certain, stable_DW=certain)
+    difference = judge_log(same, executions=len(rows)).difference
+    assert difference is not None
+    assert (difference.low, difference.high) == pytest.approx((0.0, 0.0), abs=1e-9)
+
+
 def test_a_worse_candidate_is_shown_to_be_worse(rows: list[WorkflowExecution]) -> None:
     judged = judge(rows, planner_of(Prefers("llm-small")))
     assert judged.difference is not None
