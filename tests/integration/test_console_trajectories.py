@@ -178,6 +178,7 @@ async def test_names_that_go_on_for_ever_are_cut_in_lists(warehouse: Warehouse) 
             assert len(answer.text) < 3_000
             assert answer.json()["trajectories"][0]["agent_id"] == long[:200]
         assert await listed(http, state="ended", agent=long[:200], domain=long[:200]) == ids("one")
+        assert await listed(http, state="open", agent=long[:200]) == ids("open")
 
 
 async def test_words_are_looked_for_in_the_conversation_alone(warehouse: Warehouse) -> None:

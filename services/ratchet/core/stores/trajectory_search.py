@@ -174,6 +174,8 @@ def _named(column: str, parameter: str) -> str:
     return f"leftUTF8({column}, {NAME}) = leftUTF8({{{parameter}:String}}, {NAME})"
 
 
+_AGENT = "JSONExtractString(body, 'agent_id')"
+"""Of a call."""
 OF_KEYS = "(role, trajectory_id) IN {keys:Array(Tuple(String, String))}"
 _BEFORE = "({at}, trajectory_id, role) < ({{at:Int64}}, {{id:String}}, {{of:String}})"
 _NEWEST_FIRST = "ORDER BY place DESC, trajectory_id DESC, role DESC LIMIT {most:UInt32}"
@@ -356,7 +358,7 @@ class OpenSearch:
         """See `Search`. One that ended longer ago, and was called since, is not open."""
         having = [f"max({text})" for text in _texts(self._asked, _CALL)]
         if self._asked.agent is not None:
-            having.append("max(JSONExtractString(body, 'agent_id') = {agent:String})")
+            having.append(f"max({_named(_AGENT, 'agent')})")
         matching = f" HAVING {' AND '.join(having)}{_bound(places)}" if having else ""
         passing: set[tuple[str, str]] = set()
         for part in parts([place.key for place in places]):
