@@ -103,7 +103,8 @@ class Retry:
 class Later:
     """Not yet: the handler gets it again with the next batch, before all others, and the broker hears nothing of it.
 
-    For messages that would hold up others of their batch. A handler that gives it gives something else too.
+    For messages that would hold up others of their batch. A handler settles or retries one of these at the same time:
+    the consumer makes no pause.
     """
 
 

@@ -126,11 +126,13 @@ class RewardComputer:
         )
 
     def _coming(self, fresh: Sequence[Received[Trajectory]]) -> set[int]:
-        """The sequences of those that the collector settles soon: it settles others now, and has not passed these for
-        long. Two collectors take batches in turn."""
+        """The sequences of those that the collector settles soon: it settles others of the batch, and these come after
+        them, or came less than `WAIT_S` ago: two collectors take batches in turn."""
         settled = {one.sequence for one in fresh if self.settled.is_settled(one.stream, one.sequence)}
-        since, reached = self.now() - timedelta(seconds=WAIT_S), max(settled, default=0)
-        rest = [one for one in fresh if one.sequence not in settled] if settled else []
+        if not settled:
+            return set()
+        since, reached = self.now() - timedelta(seconds=WAIT_S), max(settled)
+        rest = [one for one in fresh if one.sequence not in settled]
         return {one.sequence for one in rest if one.sequence > reached or one.time > since}
 
     async def _read_windows(self) -> None:
