@@ -110,7 +110,7 @@ class HeldOut:
 
 
 def likelihood_gained(tries: Sequence[Try], start_S: Tensor, now_S: Tensor) -> EvaluationResults:
-    """By how much the loss per token fell: the mean over tasks, with its 95 % interval where there are two or more."""
+    """By how much the loss per token fell: the mean over tasks, with its 95 % interval, where tasks differ in that."""
     tokens = [tried.trained for tried in tries]
     scores = {
         "holdout_tasks": float(len(_by_task(tries))),
