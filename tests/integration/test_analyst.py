@@ -147,4 +147,4 @@ async def test_a_killed_analyst_is_replaced_and_no_run_counts_twice(
 
 
 async def asked(client: httpx.AsyncClient, url: str) -> httpx.Response:
-    return await client.post(f"{url}/v1/analyses", json={"role": ROLE})
+    return await client.post(f"{url}/v1/analyses", json={"role": ROLE}, timeout=300.0)
