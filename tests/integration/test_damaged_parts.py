@@ -12,6 +12,7 @@ import httpx
 import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError
 
+from ratchet.local.local_stack.clickhouse import DamagedParts
 from ratchet.local.local_stack.clickhouse_access import SOURCES_KEPT_S
 from tests.support.servers import RunningServer, running_clickhouse
 
@@ -99,3 +100,12 @@ def test_part_that_cannot_be_read_asks_for_one_start(server: RunningServer, tmp_
     with pytest.raises(DatabaseError):  # another start would not help
         sum_of(server, "facts.single")
     assert httpx.get(ping).status_code == 200
+
+
+def test_part_that_is_being_written_is_no_damaged_one(tmp_path: Path) -> None:
+    for part in ("tmp_insert_all_7_7_0", "tmp_merge_all_1_7_1"):
+        (folder := tmp_path / "store" / "6dc" / "6dc35fc8" / part).mkdir(parents=True)
+        (folder / "checksums.txt").touch()
+    parts = DamagedParts(tmp_path)
+    parts.note("Code: 33. DB::Exception: Cannot read all data: the body of an insert ended too early")
+    assert parts.unfit is None
