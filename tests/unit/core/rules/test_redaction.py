@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sysconfig
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -117,6 +118,15 @@ def test_a_tools_schema_for_a_password_stays_a_schema() -> None:
 def test_counts_are_by_kind() -> None:
     redacted = redact([{"a": "a@b.de and c@d.de", "password": "x"}, "4111111111111111", "4111111111111111"])
     assert redacted.counts == {"email": 2, "password": 1, "card": 2}
+
+
+def test_instants_that_an_agent_passes_are_text_to_the_search() -> None:
+    born = datetime(1980, 1, 2, tzinfo=UTC)
+    action = Action(type="tool_call", tool_args={"password": born, "calls": {born: "+49 170 1234567"}, "at": [born]})
+    entry = msgspec.structs.replace(trajectory().turns[0], action=action)
+    safe = redact_message(trajectory(turns=[entry]))[0].turns[0].action.tool_args
+    text = "1980-01-02T00:00:00Z"
+    assert safe == {"password": "[REDACTED:password]", "calls": {text: "[REDACTED:phone]"}, "at": [text]}
 
 
 def test_typed_numbers_stay_numbers_and_free_ones_that_are_cards_do_not() -> None:

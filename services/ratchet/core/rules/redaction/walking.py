@@ -133,6 +133,8 @@ def _redact_object(members: dict[Json, Json], search: _Search, depth: int, *, fr
         if paired is not None and name == paired[0]:
             meaning = paired[1]
         inside = free or name in FREE
+        if inside and not free:
+            value = msgspec.to_builtins(value)  # noqa: PLW2901 - instants that agents put there are text, also as names
         if meaning is not None:
             redacted[key] = _hide(value, meaning, search, depth - 1, free=inside)
         elif is_id and _is_number(value):
