@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import signal
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from tests.support.consuming import consuming
 from tests.support.messages import trajectory
 from tests.support.running import connected, running
 from tests.support.servers import Broker, RunningServer
+from tests.support.training import reward
 
 STREAM = "RL_TRAJECTORIES"
 
@@ -186,6 +188,28 @@ async def test_what_is_for_later_comes_first_in_the_next_batch_undelivered(setti
         async with running(consuming(bus, {Trajectory: handle}, batch=3, linger_s=0.5)):
             await eventually(lambda: _settled(bus))
     assert batches == [[(n, 1) for n in range(first, min(first + 3, 5))] for first in range(1, 5)]
+
+
+async def test_message_that_came_twice_is_acked_once_its_event_is_stored(settings: SharedSettings) -> None:
+    handled: list[int] = []
+
+    async def handle(batch: Sequence[Received[Trajectory]]) -> Sequence[Outcome]:
+        if not handled:
+            await bus.publish(trajectory("2"))
+            await eventually(lambda: true(consumer._deliveries.waiting))
+            time.sleep(2.5)  # noqa: ASYNC251 - as a process that is frozen: the broker delivers again what waits in it
+            await asyncio.sleep(0.5)
+        fresh = {one.sequence: one for one in batch if one.sequence > 1}
+        handled.extend({one.sequence for one in batch})
+        return [Done([reward(one.message, 1.0)] if fresh.pop(one.sequence, None) else []) for one in batch]
+
+    async with connected(settings) as bus:
+        await bus.publish(trajectory("1"))
+        consumer = consuming(bus, {Trajectory: handle}, ack_wait_s=2.0, linger_s=0.1)
+        await bus.nc.jetstream().delete_stream("RL_REWARDS")
+        async with running(consumer):
+            await eventually(lambda: true(handled.count(2) > 1), 30)
+    assert handled.count(2) == 2
 
 
 async def test_a_batch_is_bounded_in_the_unpacked_size_of_its_bodies(settings: SharedSettings) -> None:

@@ -284,6 +284,8 @@ class Consumer:
     async def _settle(self, batch: Sequence[Msg]) -> None:
         """Read, handle, publish, ack. What cannot be read comes last and at once: it holds up nothing that can."""
         started = time.perf_counter()
+        # Once each: what was frozen for longer than `ack_wait_s` has copies, and the ack of one is that of all.
+        batch = list({message.metadata.sequence.stream: message for message in batch}.values())
         self._at_hand = batch
         try:
             readable: list[Delivery] = []
