@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import random
 import shutil
 import signal
 import time
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from nats.aio.msg import Msg
@@ -210,6 +213,34 @@ async def test_message_that_came_twice_is_acked_once_its_event_is_stored(setting
         async with running(consumer):
             await eventually(lambda: true(handled.count(2) > 1), 30)
     assert handled.count(2) == 2
+
+
+class Body:
+    """What a handler holds."""
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+@pytest.mark.parametrize("error", [Unavailable("away"), ValueError("odd")])
+async def test_failed_batch_is_let_go_of_without_a_search_for_garbage(
+    settings: SharedSettings, one_by_one: bool, error: Exception
+) -> None:
+    held: list[weakref.ref[Body]] = []
+
+    async def handle(batch: object) -> Sequence[Any]:
+        body = Body()
+        held.append(weakref.ref(body))
+        raise type(error)(str(error))
+
+    handler = each(handle) if one_by_one else handle
+    gc.disable()
+    try:
+        async with connected(settings) as bus:
+            await bus.publish_all([trajectory("1"), trajectory("2")])
+            async with running(consuming(bus, {Trajectory: handler}, linger_s=0.5)):
+                await eventually(lambda: true(len(held) > 3))
+                assert [body() for body in held[:3]] == [None, None, None]
+    finally:
+        gc.enable()
 
 
 async def test_a_batch_is_bounded_in_the_unpacked_size_of_its_bodies(settings: SharedSettings) -> None:

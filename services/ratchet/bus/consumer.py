@@ -371,6 +371,11 @@ class Consumer:
                 self._away = self._away or decided.away
             only_ack = isinstance(decided, Done) and not decided.events
             (acking if only_ack else applying).append((message, received, decided))
+        for outcome in outcomes:
+            if isinstance(
+                outcome, Failed
+            ):  # its frames hold the batch, and hold it: garbage, for which few searches look
+                outcome.error.__traceback__ = None
         self._deliveries.put_back(later)
         if waiting:  # one line for a batch, with the first reason: hundreds may wait for the same
             log.info(

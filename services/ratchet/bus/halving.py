@@ -26,6 +26,7 @@ async def in_halves(
     if len(batch) == 1 or isinstance(result, Unavailable) or not isinstance(result, Exception):
         yield batch, result
         return
+    del result  # its frames hold the batch, and this one holds it: garbage, for which few searches look
     half = len(batch) // 2
     for part in (batch[:half], batch[half:]):
         async for handled in in_halves(part, handle):
