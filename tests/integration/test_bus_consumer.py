@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from ratchet.bus.connection import STANDING_S, Bus
-from ratchet.bus.consumer import Done, Later, Outcome, Retry, each
+from ratchet.bus.consumer import Consumer, Done, Later, Outcome, Retry, each, newest_copies
 from ratchet.bus.figures import stream_figures
 from ratchet.bus.pull_consumer import BATCH_BYTES, PULL_EXPIRES_S, REQUEST_BYTES, PullConsumer
 from ratchet.bus.received import Received
@@ -193,6 +194,19 @@ async def test_what_is_for_later_comes_first_in_the_next_batch_undelivered(setti
     assert batches == [[(n, 1) for n in range(first, min(first + 3, 5))] for first in range(1, 5)]
 
 
+def test_copies_of_a_message_are_one_and_a_stream_made_anew_has_others() -> None:
+    def delivery(sequence: int, number: int, stored_at_s: int) -> Msg:
+        return Msg(Client(), reply=f"$JS.ACK.S.c.{number}.{sequence}.{number}.{stored_at_s}000000000.0")
+
+    first, second, copy, anew = delivery(5, 1, 100), delivery(6, 1, 101), delivery(5, 2, 100), delivery(5, 1, 900)
+    assert newest_copies([first, second, copy, anew]) == [copy, second, anew]
+
+
+def sequences(consumer: Consumer) -> list[int]:
+    """Of what waits in it."""
+    return [message.metadata.sequence.stream for message in consumer._deliveries.waiting]
+
+
 async def test_message_that_came_twice_is_acked_once_its_event_is_stored(settings: SharedSettings) -> None:
     handled: list[int] = []
 
@@ -201,7 +215,7 @@ async def test_message_that_came_twice_is_acked_once_its_event_is_stored(setting
             await bus.publish(trajectory("2"))
             await eventually(lambda: true(consumer._deliveries.waiting))
             time.sleep(2.5)  # noqa: ASYNC251 - as a process that is frozen: the broker delivers again what waits in it
-            await asyncio.sleep(0.5)
+            await eventually(lambda: true(sequences(consumer).count(2) > 1))
         fresh = {one.sequence: one for one in batch if one.sequence > 1}
         handled.extend({one.sequence for one in batch})
         return [Done([reward(one.message, 1.0)] if fresh.pop(one.sequence, None) else []) for one in batch]
@@ -263,8 +277,9 @@ async def test_message_comes_at_once_also_after_the_request_for_it_has_expired(s
     async with connected(settings) as bus:
         consumer = PullConsumer(bus.nc, STREAM, ConsumerConfig(ack_policy=AckPolicy.NONE), batch=8, linger_s=0.01)
         await consumer.open()
+        sent = bus.nc.stats["out_msgs"]
         waiting = asyncio.create_task(consumer.next_batch(wait_s=60))
-        await asyncio.sleep(PULL_EXPIRES_S + 0.5)
+        await eventually(lambda: true(bus.nc.stats["out_msgs"] >= sent + 2), 40)  # asked, and again
         await bus.publish(trajectory())
         async with asyncio.timeout(20):
             (message,) = await waiting

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from ratchet.bus.testing import eventually
 from ratchet.local.local_stack.stack import Stack
 from tests.support.prometheus import ABSENT, BINARY, Prometheus, concrete, running_prometheus
 from tools.dashboard.panels import Board, Panel
@@ -37,16 +37,19 @@ class Watched:
         if self.prometheus is None:
             pytest.skip(ABSENT)
         panels = [(board, panel) for board in boards for row in board.rows.values() for panel in row]
-        until = time.monotonic() + SHOWN_S
-        while True:
-            unlike = [
+        prometheus, unlike = self.prometheus, list[str]()
+
+        async def are_alike() -> bool:
+            unlike[:] = [
                 f"{board.title}: {panel.title} {'shows something' if shows else 'shows nothing'}"
                 for board, panel in panels
-                if (shows := await self._shows(self.prometheus, panel)) is not (panel.needs is None)
+                if (shows := await self._shows(prometheus, panel)) is not (panel.needs is None)
             ]
-            if not unlike or time.monotonic() > until:
-                return unlike
-            await asyncio.sleep(1.0)
+            return not unlike
+
+        with suppress(AssertionError):  # the caller's says which
+            await eventually(are_alike, SHOWN_S)
+        return unlike
 
     async def _shows(self, prometheus: Prometheus, panel: Panel) -> bool:
         now = time.time()

@@ -180,6 +180,14 @@ def subscribe(  # noqa: PLR0913 - keywords, each with a default
     return consumer
 
 
+def newest_copies(batch: Sequence[Msg]) -> list[Msg]:
+    """Each message once: what was frozen for longer than `ack_wait_s` has copies, and the ack of one is that of all.
+
+    In a stream that was made anew other messages have the sequences of before, and another time.
+    """
+    return list({(one.metadata.sequence.stream, one.metadata.timestamp): one for one in batch}.values())
+
+
 class Consumer:
     """A durable consumer: pulls batches, hands them to handlers, and makes their outcomes true, until it is stopped.
 
@@ -284,9 +292,7 @@ class Consumer:
     async def _settle(self, batch: Sequence[Msg]) -> None:
         """Read, handle, publish, ack. What cannot be read comes last and at once: it holds up nothing that can."""
         started = time.perf_counter()
-        # Once each: what was frozen for longer than `ack_wait_s` has copies, and the ack of one is that of all.
-        batch = list({message.metadata.sequence.stream: message for message in batch}.values())
-        self._at_hand = batch
+        self._at_hand = batch = newest_copies(batch)
         try:
             readable: list[Delivery] = []
             unreadable: list[tuple[Msg, Dead]] = []
@@ -372,9 +378,8 @@ class Consumer:
             only_ack = isinstance(decided, Done) and not decided.events
             (acking if only_ack else applying).append((message, received, decided))
         for outcome in outcomes:
-            if isinstance(
-                outcome, Failed
-            ):  # its frames hold the batch, and hold it: garbage, for which few searches look
+            if isinstance(outcome, Failed):
+                # Its frames hold the batch, and the batch's frame holds it: garbage, for which few searches look.
                 outcome.error.__traceback__ = None
         self._deliveries.put_back(later)
         if waiting:  # one line for a batch, with the first reason: hundreds may wait for the same

@@ -181,8 +181,9 @@ def submit(
     job = post(endpoints, "coordinator", f"/v1/jobs{'?dry_run=true' if dry_run else ''}", JobOut, body)
     noted = job.request.metadata.notes if job.request.metadata is not None else None
     planned = noted if body.get("algorithm") == AUTO else None
-    for finding in (job.findings or ()) if dry_run or not as_json else ():  # the document has them
-        errors.print(f"warning: {finding}", markup=False)
+    if dry_run or not as_json:  # else the document has them
+        for finding in job.findings or ():
+            errors.print(f"warning: {finding}", markup=False)
     if dry_run:
         print_dry_run(f"POST {endpoints.url('coordinator')}/v1/jobs", body, as_json, planned)
         return

@@ -148,12 +148,10 @@ class Newest(NamedTuple):
 
 async def newest_in(listing: TrajectoryList, asked: TrajectoryFilter, limit: int) -> Newest:
     """Open ones have no outcome to ask for."""
-    opens = None if asked.outcome else listing.page(replace(asked, state="open"), limit)
-    ended, opened = await asyncio.gather(
-        listing.page(replace(asked, state="ended"), limit), opens or asyncio.sleep(0, None)
-    )
-    runs = opened.trajectories if opened else ()
-    reached = [page.searched_since for page in (ended, opened) if page and page.searched_since]
+    searches = [replace(asked, state="ended"), *([] if asked.outcome else [replace(asked, state="open")])]
+    pages = await asyncio.gather(*(listing.page(search, limit) for search in searches))
+    ended, runs = pages[0], [run for page in pages[1:] for run in page.trajectories]
+    reached = [page.searched_since for page in pages if page.searched_since]
     hides = not (ended.trajectories or runs or asked.evaluation or reached)
     hidden = (await listing.page(replace(asked, evaluation=True), 1)).trajectories if hides else ()
     called = [msgspec.structs.replace(run, last_call_at=run.last_call_at or run.started_at) for run in runs]

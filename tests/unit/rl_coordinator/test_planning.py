@@ -7,7 +7,6 @@ import re
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -289,25 +288,17 @@ def test_prompt_is_tried_first_where_the_gate_has_tasks() -> None:
     assert "RATCHET_CANARY_TASK_FILES" in {one.algorithm: one.why for one in without.rejected}["gepa"]
 
 
-async def test_a_proposal_whose_job_would_be_refused_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_proposal_whose_job_would_be_refused_gives_way() -> None:
     class Refusing:
         async def require_data(self, _: str, config: TrainingConfig, holdout: float) -> list[str]:
             if config.algorithm == "sft" and holdout:
                 raise Rejected("its ramp would not end")
             return []
 
-    class Empty:
-        async def policies_of(self, _: str) -> Policies:
-            return Policies(None, {})
-
-    async def shape(*_: object) -> Shape:
-        return shaped(rewarded=1213, successes=762, mixed_groups=40, groups=160)
-
-    monkeypatch.setattr(Planner, "_shape", shape)
-    data: Any = SimpleNamespace(snapshots=SimpleNamespace(consumed=list))
-    parts: Any = {"store": None, "policies": Empty(), "exporter": Refusing()}
-    planner = Planner(**parts, data=data, abilities=Abilities(True, OFFERED, AMOUNTS))
-    _, proposal = await planner.plan("support", PLAIN, holdout=0.25)
+    parts: Any = {"store": None, "policies": None, "data": None, "exporter": Refusing()}
+    planner = Planner(**parts, abilities=Abilities(True, OFFERED, AMOUNTS))
+    shape = shaped(rewarded=1213, successes=762, mixed_groups=40, groups=160)
+    proposal = await planner.tried(shape, "support", PLAIN, 0.25, {})
     assert proposal.chosen is not None
     assert proposal.chosen.algorithm == "rloo"
     assert "but its ramp would not end" in proposal.explanation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -91,14 +92,23 @@ class Planner:
         impossible: dict[str, str] = {}
         if is_request:  # to be made whole without asking back
             impossible |= {name: NEEDS_TASKS for name, algorithm in ALGORITHMS.items() if algorithm.writes_bundle}
+        return shape, await self.tried(shape, role, asked, holdout, impossible)
+
+    async def tried(
+        self, shape: Shape, role: str, asked: TrainingConfig, holdout: float, impossible: Mapping[str, str]
+    ) -> Plan:
+        """The first proposal for such data whose job could start. `impossible`: algorithms that are none, with reasons.
+
+        Raises `Unavailable`.
+        """
         while True:
             proposal = plan(shape, self.abilities.algorithms, impossible)
             if proposal.chosen is None or ALGORITHMS[proposal.chosen.algorithm].writes_bundle:
-                return shape, proposal
+                return proposal
             problem = await self._problem(role, _planned(asked, proposal), holdout)
             if problem is None:
-                return shape, proposal
-            impossible[proposal.chosen.algorithm] = problem
+                return proposal
+            impossible = {**impossible, proposal.chosen.algorithm: problem}
 
     async def resolved(self, request: TrainingRequest) -> TrainingRequest:
         """The request with the planner's algorithm, data and reasons in the place of `auto`; any other one as it is.
