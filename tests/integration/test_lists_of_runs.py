@@ -82,8 +82,10 @@ def test_list_names_where_a_search_goes_on(capsys: pytest.CaptureFixture[str]) -
     reached = AT + timedelta(seconds=8.5)
     newest = Newest((), (), hides_evaluations=False, searched_since=reached)
     for until in (None, AT + timedelta(hours=1)):
-        show_list(newest, "none", until)
-        assert "--until 2026-01-05T12:00:08.500Z goes on" in " ".join(capsys.readouterr().out.split())
+        show_list(newest, "no such trajectories", until)
+        shown = " ".join(capsys.readouterr().out.split())
+        assert shown.startswith("none whose texts were read so far")
+        assert "--until 2026-01-05T12:00:08.500Z goes on" in shown
     show_list(newest, "none", reached)
     assert "the console's list goes on there" in " ".join(capsys.readouterr().out.split()), "it came no further"
 

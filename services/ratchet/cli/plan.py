@@ -42,6 +42,7 @@ def plan(role: RoleOption = DEFAULT_ROLE, as_json: AsJson = False, directory: Di
             begin = follow_up("train", role, "--algorithm", GEPA, directory=directory)
             console.print(f"\n`{begin} {options}` starts it", markup=False)
         elif proposal.algorithm is not None:
-            console.print(f"\n`{follow_up('train', role, '--algorithm', 'auto', directory=directory)}` starts it")
+            begin = follow_up("train", role, "--algorithm", "auto", directory=directory)
+            console.print(f"\n`{begin}` starts it; a role without a policy needs --base-model, too", markup=False)
 
     print_answer(proposal, as_json, show)

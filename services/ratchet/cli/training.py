@@ -240,7 +240,12 @@ def submit_each(
 
     def show() -> None:
         rows: list[tuple[str, str | None, str, str | None]] = [
-            (role, None if dry_run else job.training_job_id, state_of(job), "; ".join(job.findings or ()) or None)
+            (
+                role,
+                None if dry_run else job.training_job_id,
+                "would be queued" if dry_run else state_of(job),
+                "; ".join(job.findings or ()) or None,
+            )
             for role, job in answer.jobs.items()
         ]
         rows += [(role, None, "refused", why) for role, why in answer.refused.items()]

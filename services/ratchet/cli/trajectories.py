@@ -192,6 +192,8 @@ def show_list(newest: Newest, empty: str, until: datetime | None = None) -> None
     `until`: the end of the search, where one was asked for.
     """
     stored, still_open, searched_since = newest.ended, newest.open, newest.searched_since
+    if searched_since is not None and not still_open:
+        empty = "none whose texts were read so far"
     ids = listed_ids(run.trajectory_id for run in (*still_open, *stored))
     if still_open:
         runs = [
